@@ -102,6 +102,15 @@ pub fn nats_server() -> Result<PathBuf, String> {
     if server.exists() { Ok(server) } else { Err(format!("there is no {}", server.display())) }
 }
 
+/// `weed` from PyPI, a server of S3, in the virtual environment; `WEED` names another.
+pub fn weed() -> Result<PathBuf, String> {
+    if let Some(server) = std::env::var_os("WEED") {
+        return Ok(server.into());
+    }
+    let server = environment()?.with_file_name("weed");
+    if server.exists() { Ok(server) } else { Err(format!("there is no {}", server.display())) }
+}
+
 /// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the
 /// requirements say.
 pub fn environment() -> Result<PathBuf, String> {

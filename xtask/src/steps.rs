@@ -141,7 +141,7 @@ impl Step {
             Self::Quick => "unit tests within src, with few cases of property tests",
             Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
             Self::Cell => {
-                "brokers of a cell on real NATS servers, where nats-server can be installed, with the feature nats"
+                "brokers of a cell on real NATS servers, and a real S3 server, where those can be installed, with the features nats and s3"
             }
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Stacks => {
@@ -205,19 +205,21 @@ pub fn build() -> Result<(), String> {
     check(cargo().args(["test", "--workspace", "--no-run"]).args(locked()))
 }
 
-/// Lints what only the feature `nats` has, and tests it. The other steps are without it, as a build is by default.
+/// Lints what only the features `nats` and `s3` have, and tests it. The other steps are without it, as a build is by default.
 fn cell() -> Result<Outcome, String> {
-    let features = ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats"];
+    let crates =
+        ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats,towpath/s3"];
     let lints = ["--lib", "--bins", "--", "-D", "warnings"];
-    check(cargo().arg("clippy").args(features).args(locked()).args(lints))?;
-    let server = match python::nats_server() {
-        Ok(server) => server,
+    check(cargo().arg("clippy").args(crates).args(locked()).args(lints))?;
+    let (nats, weed) = match python::nats_server().and_then(|nats| Ok((nats, python::weed()?))) {
+        Ok(servers) => servers,
         Err(why) if in_ci() => return Err(why),
         Err(why) => return Ok(Outcome::Skipped(why)),
     };
     check(cargo().args(["test", "-p", "towpath-cell", "--lib", "--features", "nats"]).args(locked()))?;
-    let tests = ["test", "-p", "towpath", "--test", "cell", "--features", "nats"];
-    check(cargo().args(tests).args(locked()).env("NATS_SERVER", server).envs(WAITING.iter().copied()))?;
+    let tests = ["test", "-p", "towpath", "--test", "cell", "--test", "bucket", "--features", "nats,s3"];
+    let servers = [("NATS_SERVER", nats), ("WEED", weed)];
+    check(cargo().args(tests).args(locked()).envs(servers).envs(WAITING.iter().copied()))?;
     Ok(Outcome::Passed)
 }
 

@@ -8,6 +8,7 @@ use object_store::path::Path;
 use object_store::{Attributes, MultipartId, PutMultipartOptions, PutPayload};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Most parts of an object, as S3 has them.
@@ -20,7 +21,7 @@ pub struct Upload {
     key: Path,
     id: MultipartId,
     parts: Mutex<BTreeMap<usize, PartId>>,
-    is_over: bool,
+    is_over: AtomicBool,
 }
 
 impl Upload {
@@ -33,7 +34,7 @@ impl Upload {
             store.objects.create_multipart_opts(&key, options).await.map_err(|error| store.failed(&key, &error))
         };
         let id = store.block_on(key.as_ref(), begin)?;
-        Ok(Upload { store, key, id, parts: Mutex::default(), is_over: false })
+        Ok(Upload { store, key, id, parts: Mutex::default(), is_over: AtomicBool::new(false) })
     }
 
     /// Puts a part; the first one has number 0. One that was put before is replaced.
@@ -52,8 +53,8 @@ impl Upload {
     }
 
     /// Puts the object in place, and returns its entity tag. Fails if a part is missing.
-    pub fn complete(mut self) -> Result<Option<String>, Error> {
-        let parts = std::mem::take(self.parts.get_mut().unwrap_or_else(PoisonError::into_inner));
+    pub fn complete(&self) -> Result<Option<String>, Error> {
+        let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if parts.is_empty() || parts.keys().enumerate().any(|(at, number)| at != *number) {
             return Err(self.wrong("a part is missing"));
         }
@@ -63,13 +64,13 @@ impl Upload {
             complete.map_err(|error| self.store.failed(&self.key, &error))
         };
         let put = self.store.block_on(self.key.as_ref(), complete)?;
-        self.is_over = true;
+        self.is_over.store(true, Ordering::Relaxed);
         Ok(put.e_tag)
     }
 
-    /// Removes what was put. Waits for the store's answer.
-    pub fn abort(mut self) -> Result<(), Error> {
-        self.is_over = true;
+    /// Removes what was put. Waits for the store's answer. Parts that are being put then fail.
+    pub fn abort(&self) -> Result<(), Error> {
+        self.is_over.store(true, Ordering::Relaxed);
         let abort = async {
             let abort = self.store.objects.abort_multipart(&self.key, &self.id).await;
             abort.map_err(|error| self.store.failed(&self.key, &error))
@@ -84,7 +85,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if self.is_over {
+        if self.is_over.load(Ordering::Relaxed) {
             return;
         }
         let (store, key, id) = (Arc::clone(&self.store), self.key.clone(), self.id.clone());

@@ -76,7 +76,7 @@ pub use error::{SendError, SocketError};
 pub use event::Event;
 pub use handle::{Command, Handle, PAGE_MAX, Page, Wanted};
 pub use hub::{Ends, GonePeer, Hub, HubStats, LargeMessages, SLOW_ROUNDS, Traffic};
-pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
+pub use message::{ComingFile, FileRange, Frame, IfShort, Message, OpenFile};
 pub use net::address::Address;
 pub use net::endpoint::{Endpoint, check_openness};
 pub use net::ipc::IpcListener;

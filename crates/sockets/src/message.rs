@@ -4,14 +4,42 @@ use bytes::Bytes;
 use rustix::fd::AsFd;
 use smallvec::SmallVec;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
+use towpath_blocking::DropOffload;
 use towpath_zmtp::Body;
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
 /// An open file: a [`std::fs::File`], or an owner of one that is to live until all of it has left.
-pub trait OpenFile: AsFd + Debug + Send + Sync {}
+pub trait OpenFile: AsFd + Debug + Send + Sync {
+    /// Itself, if it isn't all there yet.
+    fn coming(&self) -> Option<&dyn ComingFile> {
+        None
+    }
+}
 
-impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
+impl OpenFile for std::fs::File {}
+impl OpenFile for rustix::fd::OwnedFd {}
+impl<T: OpenFile> OpenFile for Arc<T> {}
+impl<T: OpenFile + 'static> OpenFile for DropOffload<T> {}
+
+/// A file whose content comes from somewhere slower than a disk, from its beginning to its end.
+pub trait ComingFile: Debug + Send + Sync {
+    /// Bytes that are there.
+    fn there(&self) -> u64;
+
+    /// Waits until so many bytes are there. Comes from threads that may block, and fails by itself if the wait is over.
+    fn wait_for(&self, bytes: u64) -> io::Result<()>;
+}
+
+/// Waits until so many bytes of a file are there. If they don't come, sending finds that the file is too short.
+pub(crate) fn wait_for(file: &dyn OpenFile, bytes: u64) {
+    if let Some(coming) = file.coming()
+        && let Err(error) = coming.wait_for(bytes)
+    {
+        tracing::warn!(%error, "cannot have a file that is to be sent");
+    }
+}
 
 /// A range of an open file, sent by the kernel as the body of a frame.
 #[derive(Debug, Clone)]

@@ -7,11 +7,13 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use support::*;
 use towpath_sockets::page_cache::{Residency, probe};
-use towpath_sockets::{Event, FileRange, Hub, Message, SocketType};
+use towpath_sockets::{ComingFile, Event, FileRange, Hub, Message, OpenFile, SocketType};
 
 /// A file of a disk that hangs for all threads but one, which must not wait for it, as long as the gate is locked.
 #[derive(Debug)]
@@ -27,6 +29,70 @@ impl AsFd for Hanging {
             drop(self.gate.lock().unwrap());
         }
         self.file.as_fd()
+    }
+}
+
+impl OpenFile for Hanging {}
+
+/// A file whose bytes are written when they are waited for, up to a point.
+#[derive(Debug)]
+struct Slow {
+    file: File,
+    bytes: Vec<u8>,
+    ends_at: u64,
+    there: AtomicU64,
+    never_waits: ThreadId,
+}
+
+impl AsFd for Slow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl OpenFile for Slow {
+    fn coming(&self) -> Option<&dyn ComingFile> {
+        Some(self)
+    }
+}
+
+impl ComingFile for Slow {
+    fn there(&self) -> u64 {
+        self.there.load(Ordering::Acquire)
+    }
+
+    fn wait_for(&self, bytes: u64) -> std::io::Result<()> {
+        assert!(std::thread::current().id() != self.never_waits, "the hub's thread waits");
+        let to = bytes.min(self.ends_at);
+        let from = self.there();
+        if from < to {
+            self.file.write_all_at(&self.bytes[from as usize..to as usize], from)?;
+            self.there.store(to, Ordering::Release);
+        }
+        if to < bytes { Err(std::io::Error::other("no more comes")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_all_there_is_waited_for_elsewhere_and_none_of_it_is_made_up() {
+    let bytes = noise(3_000_001);
+    let length = bytes.len() as u64;
+    for ends_at in [length, 2_000_000] {
+        let (file, never_waits) = (tempfile::tempfile().unwrap(), std::thread::current().id());
+        let slow = Slow { file, bytes: bytes.clone(), ends_at, there: AtomicU64::new(0), never_waits };
+        let mut server = Hub::new(options(SocketType::Router)).unwrap();
+        let endpoint = server.bind(&anywhere()).unwrap();
+        let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+        client.connect(&endpoint).unwrap();
+        let peer = ready(&mut [&mut server, &mut client])[0];
+        server.send(peer, Message::new().with(FileRange::new(Arc::new(slow), 0, length).close_if_short())).unwrap();
+        let came = until(&mut [&mut server, &mut client], |_, event| match event {
+            Event::Message { frames, .. } => Some(Some(frames)),
+            Event::Gone { .. } => Some(None),
+            _ => None,
+        });
+        assert_eq!(came.is_some(), ends_at == length);
+        assert!(came.is_none_or(|frames| frames[0] == bytes));
     }
 }
 

@@ -11,7 +11,7 @@ mod writing;
 
 pub use folder::{default_spool_folder, make_dir};
 pub use quota::{BodyKind, NoSpace, SpoolQuota, SpoolShare};
-pub use shared::{BodyName, BodyPlace, SharedDir};
+pub use shared::{BodyName, BodyPlace, FreshBody, SharedBodies, SharedDir};
 pub use towpath_quota::Permit;
 pub use writing::{PendingWrite, Writing};
 
@@ -19,7 +19,7 @@ use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
-use shared::{COPY_BYTES, Fresh};
+use shared::COPY_BYTES;
 use std::any::Any;
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
 use towpath_requests::body::{Body, LargeBody};
-use towpath_sockets::FileRange;
+use towpath_sockets::{ComingFile, FileRange, OpenFile};
 
 /// Closing the last descriptor of an unnamed file frees its space, which takes 0.1 to 0.2 s a GiB, or for ever if the disk
 /// hangs, and the last owner is often the event thread. Finding out the disk of a file could block as well, so all are one
@@ -44,6 +44,10 @@ fn shared(file: Arc<File>) -> Shared {
     DropOffload::new(file, &CLOSING, 0)
 }
 
+fn offloaded(fresh: FreshBody) -> DropOffload<Arc<FreshBody>> {
+    DropOffload::new(Arc::new(fresh), &CLOSING, 0)
+}
+
 /// A directory for bodies while they are in use. Files disappear with their last owner, or with the process.
 ///
 /// Bodies that a journal keeps are linked if the spool is on the journal's file system, and copied otherwise.
@@ -52,8 +56,10 @@ pub struct Spool {
     folder: Arc<Folder>,
     is_in_memory: bool,
     unnamed: AtomicBool,
-    next: AtomicU64,
 }
+
+/// Number of the next named file of this process, whichever directory it is in.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Spool {
     /// Opens a directory, made if needed, and removes leftovers of killed processes.
@@ -66,7 +72,7 @@ impl Spool {
         let folder = dir.map_or_else(Folder::by_default, Folder::named)?;
         folder.remove_left_over()?;
         let is_in_memory = is_in_memory(&folder);
-        Ok(Spool { folder: Arc::new(folder), is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+        Ok(Spool { folder: Arc::new(folder), is_in_memory, unnamed: AtomicBool::new(true) })
     }
 
     /// Path of the directory when it was opened.
@@ -101,7 +107,7 @@ impl Spool {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(&*self.folder, &name, flags, mode)?);
@@ -174,7 +180,7 @@ impl SpoolWriter {
     pub fn finish(self) -> Arc<SpooledBody> {
         let SpoolWriter { file, named, length, stays_in_memory, permits } = self;
         let file = shared(Arc::new(file));
-        Arc::new(SpooledBody { file, named, length, stays_in_memory, place: None, fresh: None, _permits: permits })
+        Arc::new(SpooledBody { named, stays_in_memory, _permits: permits, ..SpooledBody::of_file(file, length) })
     }
 }
 
@@ -186,10 +192,12 @@ pub struct SpooledBody {
     length: u64,
     /// On a file system in memory.
     stays_in_memory: bool,
-    /// In a directory that the brokers of a cell share.
+    /// Where the brokers of a cell have it.
     place: Option<BodyPlace>,
     /// Set until it is known whether a record names it.
-    fresh: Option<DropOffload<Arc<Fresh>>>,
+    fresh: Option<DropOffload<Arc<FreshBody>>>,
+    /// The file isn't all there yet.
+    coming: Option<Arc<dyn ComingFile>>,
     /// Released with the last owner of the body, though its file may be closed a moment later.
     _permits: Vec<Permit>,
 }
@@ -197,45 +205,57 @@ pub struct SpooledBody {
 impl SpooledBody {
     /// A body in a file that the journal keeps.
     pub fn kept(file: File, length: u64) -> Arc<SpooledBody> {
-        Arc::new(SpooledBody {
-            file: shared(Arc::new(file)),
+        Arc::new(SpooledBody::of_file(shared(Arc::new(file)), length))
+    }
+
+    /// A body that all brokers of a cell have, in a file.
+    fn placed(file: File, place: BodyPlace, fresh: Option<FreshBody>) -> Arc<SpooledBody> {
+        let body = SpooledBody::of_file(shared(Arc::new(file)), place.length);
+        Arc::new(SpooledBody { place: Some(place), fresh: fresh.map(offloaded), ..body })
+    }
+
+    /// A body that all brokers of a cell have, as it comes into a file of this one.
+    pub fn coming(file: Arc<File>, place: BodyPlace, coming: Arc<dyn ComingFile>) -> Arc<SpooledBody> {
+        let body = SpooledBody::of_file(shared(file), place.length);
+        Arc::new(SpooledBody { place: Some(place), coming: Some(coming), ..body })
+    }
+
+    /// The same body, which was brought to a place that all brokers of a cell have.
+    pub fn brought_to(&self, place: BodyPlace, fresh: FreshBody) -> Arc<SpooledBody> {
+        let body = SpooledBody::of_file(shared(Arc::clone(&self.file)), place.length);
+        let (place, fresh, stays_in_memory) = (Some(place), Some(offloaded(fresh)), self.stays_in_memory);
+        Arc::new(SpooledBody { place, fresh, stays_in_memory, ..body })
+    }
+
+    fn of_file(file: Shared, length: u64) -> SpooledBody {
+        SpooledBody {
+            file,
             named: None,
             length,
             stays_in_memory: false,
             place: None,
             fresh: None,
+            coming: None,
             _permits: Vec::new(),
-        })
+        }
     }
 
-    /// A body in a shared directory.
-    fn placed(file: File, place: BodyPlace, fresh: Option<Fresh>) -> Arc<SpooledBody> {
-        Arc::new(SpooledBody {
-            file: shared(Arc::new(file)),
-            named: None,
-            length: place.length,
-            stays_in_memory: false,
-            place: Some(place),
-            fresh: fresh.map(|fresh| DropOffload::new(Arc::new(fresh), &CLOSING, 0)),
-            _permits: Vec::new(),
-        })
-    }
-
-    /// Place of a body in a directory that the brokers of a cell share, if it is in one.
+    /// Where the brokers of a cell have a body, if they do.
     pub fn place_of(body: &Body) -> Option<BodyPlace> {
         SpooledBody::of(body)?.place
     }
 
-    /// A record is about to name a body in a shared directory: it stays when its last owner drops it.
+    /// A record is about to name a body that all brokers of a cell have: it stays when its last owner drops it.
     pub fn set_named(body: &Body) {
         if let Some(fresh) = SpooledBody::of(body).as_ref().and_then(|body| body.fresh.as_deref()) {
-            fresh.is_named.store(true, Ordering::Relaxed);
+            fresh.set_named();
         }
     }
 
-    /// Reads a body of a shared directory, and says how it differs from what was written. Calls `moves` after each piece.
+    /// Reads a body that all brokers of a cell have, and says how it differs from what was written. Calls `moves` after each piece. One that isn't all
+    /// there yet is checked as it comes.
     pub fn damage(&self, mut moves: impl FnMut()) -> io::Result<Option<&'static str>> {
-        let Some(place) = &self.place else { return Ok(None) };
+        let Some(place) = self.place.as_ref().filter(|_| self.coming.is_none()) else { return Ok(None) };
         if self.file.metadata()?.len() != place.length {
             return Ok(Some("has another length"));
         }
@@ -257,18 +277,14 @@ impl SpooledBody {
     /// The same body, counted by a quota if the journal keeps its file.
     pub fn counted(body: Body, quota: &SpoolQuota) -> Body {
         match SpooledBody::of(&body) {
-            Some(kept) if kept.named.is_none() => {
-                let (file, permits) = (shared(Arc::clone(&kept.file)), quota.acquire(kept.length).into());
-                Body::large(Arc::new(SpooledBody {
-                    file,
-                    named: None,
-                    length: kept.length,
-                    stays_in_memory: kept.stays_in_memory,
-                    place: kept.place,
-                    fresh: kept.fresh.as_ref().map(|fresh| DropOffload::new(Arc::clone(fresh), &CLOSING, 0)),
-                    _permits: permits,
-                }))
-            }
+            Some(kept) if kept.named.is_none() => Body::large(Arc::new(SpooledBody {
+                stays_in_memory: kept.stays_in_memory,
+                place: kept.place,
+                fresh: kept.fresh.as_ref().map(|fresh| DropOffload::new(Arc::clone(fresh), &CLOSING, 0)),
+                coming: kept.coming.clone(),
+                _permits: quota.acquire(kept.length).into(),
+                ..SpooledBody::of_file(shared(Arc::clone(&kept.file)), kept.length)
+            })),
             _ => body,
         }
     }
@@ -291,20 +307,29 @@ impl AsFd for SpooledBody {
     }
 }
 
+impl OpenFile for SpooledBody {
+    fn coming(&self) -> Option<&dyn ComingFile> {
+        self.coming.as_deref()
+    }
+}
+
 impl LargeBody for SpooledBody {
     fn length(&self) -> u64 {
         self.length
     }
 
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(coming) = &self.coming {
+            coming.wait_for(self.length.min(offset.saturating_add(out.len() as u64)))?;
+        }
         self.file().read_at(out, offset)
     }
 
     fn file_range(self: Arc<SpooledBody>) -> Option<FileRange> {
-        let (length, stays_in_memory) = (self.length, self.stays_in_memory);
-        // Never written again, so only interference from outside could shorten it.
+        let (length, is_cached) = (self.length, self.stays_in_memory && self.coming.is_none());
+        // Never written again, so only interference from outside could shorten it, or that it doesn't come.
         let range = FileRange::new(self, 0, length).close_if_short();
-        Some(if stays_in_memory { range.assume_cached() } else { range })
+        Some(if is_cached { range.assume_cached() } else { range })
     }
 }
 

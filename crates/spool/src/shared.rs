@@ -1,9 +1,10 @@
-//! A directory of large bodies that all brokers of a cell share.
+//! Large bodies that all brokers of a cell have: in a directory that they share, or elsewhere.
 //!
-//! It is made once, and never by a broker: one that isn't mounted isn't there, and nothing is written in its place.
+//! The directory is made once, and never by a broker: one that isn't mounted isn't there, and nothing is written in its place.
 
 use super::SpooledBody;
 use rustix::fs::OFlags;
+use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,6 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_requests::LargeBody;
 
+/// A disk that takes longer for anything hangs.
+const HANGS: Duration = Duration::from_secs(10);
 /// Bytes copied at a time.
 pub(super) const COPY_BYTES: usize = 256 * 1024;
 /// Bytes after which a copy is synced, so that no sync takes long.
@@ -44,6 +47,11 @@ impl BodyPlace {
     pub fn file_name(&self) -> String {
         file_name(&self.name)
     }
+
+    /// The name that a file of a body has.
+    pub fn name_of(file: &str) -> Option<BodyName> {
+        name_of(file)
+    }
 }
 
 fn file_name(name: &BodyName) -> String {
@@ -64,25 +72,64 @@ fn name_of(file: &str) -> Option<BodyName> {
     Some(name)
 }
 
-/// A body that no record names yet: its request may be refused, or be one that is there already.
-#[derive(Debug)]
-pub(super) struct Fresh {
-    dir: SharedDir,
-    name: BodyName,
-    pub(super) is_named: AtomicBool,
+/// Where all brokers of a cell have large bodies. All methods may block, and end by themselves where [`SharedBodies::may_take`] says nothing.
+pub trait SharedBodies: Debug + Send + Sync {
+    /// Its path or address, for people.
+    fn place(&self) -> String;
+
+    /// Time after which it hangs if it hasn't done something. `None`: all that it does ends by itself.
+    fn may_take(&self) -> Option<Duration>;
+
+    /// Makes it, once for a cell.
+    fn make(&self) -> io::Result<()>;
+
+    /// Whether it was made, and can be written. Called every few seconds, and may use what is known since the last time.
+    fn check(&self) -> io::Result<()>;
+
+    /// Copies a body there, under this name, durably. It is removed with its last owner, unless [`SpooledBody::set_named`] was called. Calls
+    /// `moves` after each piece.
+    fn keep(&self, name: BodyName, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<Arc<SpooledBody>>;
+
+    /// Opens a body. Whether it is what it was: [`SpooledBody::damage`].
+    fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>>;
+
+    /// Removes a body. One that isn't there is no error.
+    fn remove(&self, name: &BodyName) -> io::Result<()>;
+
+    /// Bodies, also those that are being written, that are at least so old, by the clock of the place.
+    fn older_than(&self, age: Duration) -> io::Result<Vec<BodyName>>;
 }
 
-impl Drop for Fresh {
+/// A body that no record names yet: its request may be refused, or be one that is there already. Dropping it removes it.
+#[derive(Debug)]
+pub struct FreshBody {
+    bodies: Arc<dyn SharedBodies>,
+    name: BodyName,
+    is_named: AtomicBool,
+}
+
+impl FreshBody {
+    /// A body of this name.
+    pub fn new(bodies: Arc<dyn SharedBodies>, name: BodyName) -> FreshBody {
+        FreshBody { bodies, name, is_named: AtomicBool::new(false) }
+    }
+
+    pub(super) fn set_named(&self) {
+        self.is_named.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FreshBody {
     fn drop(&mut self) {
         if !self.is_named.load(Ordering::Relaxed)
-            && let Err(error) = self.dir.remove(&self.name)
+            && let Err(error) = self.bodies.remove(&self.name)
         {
-            tracing::warn!(directory = %self.dir.path.display(), %error, "cannot remove a body that nobody needs");
+            tracing::warn!(place = self.bodies.place(), %error, "cannot remove a body that nobody needs");
         }
     }
 }
 
-/// A directory of large bodies that several brokers share. All methods may block.
+/// A directory of large bodies that several brokers share.
 #[derive(Clone, Debug)]
 pub struct SharedDir {
     path: PathBuf,
@@ -94,49 +141,12 @@ impl SharedDir {
         SharedDir { path: dir.join(name) }
     }
 
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Makes it, for this user alone, in a directory that is there.
-    pub fn make(&self) -> io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.check(),
-            made => {
-                made?;
-                self.path.parent().map_or(Ok(()), |above| File::open(above)?.sync_all())
-            }
-        }
-    }
-
-    /// Whether it is there, and can be written.
-    pub fn check(&self) -> io::Result<()> {
-        let mut clock = self.file(CLOCK, OFlags::CREATE | OFlags::TRUNC)?;
-        clock.write_all(b"when a broker last looked\n")
-    }
-
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = (flags | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(self.path.join(name))
     }
 
-    /// Copies a body into it, under this name, and syncs both. It is removed with its last owner, unless [`SpooledBody::set_named`] was called. Calls
-    /// `moves` after each piece.
-    pub fn keep(&self, name: BodyName, body: &SpooledBody, moves: impl FnMut()) -> io::Result<Arc<SpooledBody>> {
-        let to = file_name(&name);
-        let fresh = to.replace(BODY, WRITTEN);
-        let kept = self.copy(&fresh, body, moves).and_then(|digest| {
-            std::fs::rename(self.path.join(&fresh), self.path.join(&to))?;
-            File::open(&self.path)?.sync_all()?;
-            let fresh = Fresh { dir: self.clone(), name, is_named: AtomicBool::new(false) };
-            self.open_with(&BodyPlace { name, length: body.length(), digest }, Some(fresh))
-        });
-        kept.inspect_err(|_| _ = std::fs::remove_file(self.path.join(&fresh)))
-    }
-
-    fn copy(&self, fresh: &str, body: &SpooledBody, mut moves: impl FnMut()) -> io::Result<[u8; 32]> {
+    fn copy(&self, fresh: &str, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<[u8; 32]> {
         let file = self.file(fresh, OFlags::CREATE | OFlags::EXCL)?;
         let (mut hasher, mut bytes, mut done) = (blake3::Hasher::new(), vec![0; COPY_BYTES], 0);
         while done < body.length() {
@@ -157,19 +167,56 @@ impl SharedDir {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    /// Opens a body. Whether it is what it was: [`SpooledBody::damage`].
-    pub fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>> {
-        self.open_with(place, None)
-    }
-
-    fn open_with(&self, place: &BodyPlace, fresh: Option<Fresh>) -> io::Result<Arc<SpooledBody>> {
+    fn open_with(&self, place: &BodyPlace, fresh: Option<FreshBody>) -> io::Result<Arc<SpooledBody>> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(place.file_name()))?;
         Ok(SpooledBody::placed(file, *place, fresh))
     }
+}
 
-    /// Removes a body. One that isn't there is no error.
-    pub fn remove(&self, name: &BodyName) -> io::Result<()> {
+impl SharedBodies for SharedDir {
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn may_take(&self) -> Option<Duration> {
+        Some(HANGS)
+    }
+
+    /// For this user alone, in a directory that is there.
+    fn make(&self) -> io::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        match std::fs::DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.check(),
+            made => {
+                made?;
+                self.path.parent().map_or(Ok(()), |above| File::open(above)?.sync_all())
+            }
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let mut clock = self.file(CLOCK, OFlags::CREATE | OFlags::TRUNC)?;
+        clock.write_all(b"when a broker last looked\n")
+    }
+
+    fn keep(&self, name: BodyName, body: &SpooledBody, moves: &mut dyn FnMut()) -> io::Result<Arc<SpooledBody>> {
+        let to = file_name(&name);
+        let fresh = to.replace(BODY, WRITTEN);
+        let kept = self.copy(&fresh, body, moves).and_then(|digest| {
+            std::fs::rename(self.path.join(&fresh), self.path.join(&to))?;
+            File::open(&self.path)?.sync_all()?;
+            let fresh = FreshBody::new(Arc::new(self.clone()), name);
+            self.open_with(&BodyPlace { name, length: body.length(), digest }, Some(fresh))
+        });
+        kept.inspect_err(|_| _ = std::fs::remove_file(self.path.join(&fresh)))
+    }
+
+    fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>> {
+        self.open_with(place, None)
+    }
+
+    fn remove(&self, name: &BodyName) -> io::Result<()> {
         let file = file_name(name);
         for file in [file.replace(BODY, WRITTEN), file] {
             match std::fs::remove_file(self.path.join(file)) {
@@ -180,8 +227,7 @@ impl SharedDir {
         Ok(())
     }
 
-    /// Bodies, also those that are being written, that are at least so old, by the directory's own clock.
-    pub fn older_than(&self, age: Duration) -> io::Result<Vec<BodyName>> {
+    fn older_than(&self, age: Duration) -> io::Result<Vec<BodyName>> {
         self.check()?;
         let now = std::fs::metadata(self.path.join(CLOCK))?.modified()?;
         let mut found = Vec::new();
@@ -217,7 +263,7 @@ mod tests {
         let mut writer = spool.create().unwrap();
         let content = vec![7; COPY_BYTES + 5];
         writer.write(&content).unwrap();
-        let kept = shared.keep([3; 16], &writer.finish(), || {}).unwrap();
+        let kept = shared.keep([3; 16], &writer.finish(), &mut || {}).unwrap();
         let place = kept.place.unwrap();
         assert_eq!((place.length, place.digest), (content.len() as u64, *blake3::hash(&content).as_bytes()));
         let mut bytes = vec![0; content.len()];
@@ -227,8 +273,8 @@ mod tests {
         // One that no record names is gone with its last owner.
         let mut writer = spool.create().unwrap();
         writer.write(b"refused").unwrap();
-        let refused = shared.keep([9; 16], &writer.finish(), || {}).unwrap();
-        let path = shared.path().join(file_name(&[9; 16]));
+        let refused = shared.keep([9; 16], &writer.finish(), &mut || {}).unwrap();
+        let path = shared.path.join(file_name(&[9; 16]));
         assert!(path.exists());
         drop(refused);
         let start = std::time::Instant::now();
@@ -243,11 +289,11 @@ mod tests {
         assert_eq!(damage(BodyPlace { length: 1, ..place }), Some("has another length"));
         assert_eq!(damage(BodyPlace { digest: [0; 32], ..place }), Some("has other bytes than it had"));
         // Only what is old is a leftover, and only bodies.
-        std::fs::write(shared.path().join("readme"), "").unwrap();
+        std::fs::write(shared.path.join("readme"), "").unwrap();
         assert_eq!(shared.older_than(Duration::from_secs(3600)).unwrap(), Vec::<BodyName>::new());
         let old = SystemTime::now() - Duration::from_secs(7200);
         for name in [place.file_name(), "05".repeat(16) + WRITTEN, "readme".to_owned()] {
-            let file = File::create(shared.path().join(name)).unwrap();
+            let file = File::create(shared.path.join(name)).unwrap();
             file.set_modified(old).unwrap();
         }
         let mut found = shared.older_than(Duration::from_secs(3600)).unwrap();

@@ -15,8 +15,8 @@ pub enum LostBody {
     NoSpace(NoSpace),
     /// The log of a cell takes no such body.
     NotInLog,
-    /// The directory for large bodies that the brokers of a cell share isn't there.
-    DirectoryAway,
+    /// The place where the brokers of a cell have large bodies isn't there.
+    PlaceAway,
     /// Several frames, which are held in memory, of more bytes than may be.
     TooLarge,
 }
@@ -38,9 +38,7 @@ impl LostBody {
             LostBody::NotInLog => {
                 "the log of a cell takes bodies of at most 16 MiB; larger ones need a directory that all its brokers share (--bodies)"
             }
-            LostBody::DirectoryAway => {
-                "the directory for large bodies that the brokers of the cell share can't be used"
-            }
+            LostBody::PlaceAway => "the place where the brokers of the cell have large bodies can't be used",
             LostBody::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }
@@ -49,9 +47,7 @@ impl LostBody {
     pub fn of_request(self) -> (Status, u32) {
         match self {
             LostBody::Unwritten => (Status::NO_STORAGE, RETRY_MS),
-            LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::DirectoryAway => {
-                (Status::UNAVAILABLE, RETRY_MS)
-            }
+            LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::PlaceAway => (Status::UNAVAILABLE, RETRY_MS),
             LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => (Status::TOO_LARGE, 0),
         }
     }
@@ -60,7 +56,7 @@ impl LostBody {
     /// may be waiting for this worker.
     pub fn of_reply(self) -> Status {
         match self {
-            LostBody::Unwritten | LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::DirectoryAway => {
+            LostBody::Unwritten | LostBody::NoSpace(NoSpace::Now | NoSpace::Share) | LostBody::PlaceAway => {
                 Status::NO_STORAGE
             }
             LostBody::NoSpace(NoSpace::Ever) | LostBody::NotInLog | LostBody::TooLarge => Status::TOO_LARGE,

@@ -97,7 +97,7 @@ impl Link {
         });
         Link {
             server,
-            bodies: Bodies::new(options.shared_dir()),
+            bodies: Bodies::new(options.bodies.clone()),
             options,
             shared,
             member,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use towpath_journal::{Entry, JournalError, Lsn};
-use towpath_spool::SharedDir;
+use towpath_spool::SharedBodies;
 
 /// Records that wait for the log, in bytes, above which no more are taken.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -50,8 +50,8 @@ pub struct NatsOptions {
     pub ca: Option<PathBuf>,
     /// Files of a certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Directory of large bodies that all brokers share.
-    pub bodies: Option<PathBuf>,
+    /// Where all brokers have large bodies.
+    pub bodies: Option<Arc<dyn SharedBodies>>,
     /// URLs of the servers' monitoring ports.
     pub monitors: Vec<String>,
 }
@@ -75,11 +75,6 @@ impl NatsOptions {
             _ => server.clone(),
         };
         self.servers.iter().map(address).collect::<Vec<_>>().join(",")
-    }
-
-    /// The cell's directory of large bodies, if it has one.
-    pub fn shared_dir(&self) -> Option<SharedDir> {
-        self.bodies.as_ref().map(|dir| SharedDir::new(dir, &self.cell))
     }
 
     /// Checks the name and the URLs.
@@ -355,13 +350,13 @@ pub struct CellState {
     pub failure: Option<String>,
 }
 
-/// Makes the stream of a cell, and its directory of large bodies if one is given. False: there is a stream already, with the right settings.
+/// Makes the stream of a cell, and the place of large bodies if one is given. False: there is a stream already, with the right settings.
 pub fn init(options: &NatsOptions, bytes_max: u64) -> Result<bool, NatsError> {
+    options.check()?;
+    if let Some(bodies) = &options.bodies {
+        bodies.make().map_err(|error| NatsError::File { path: bodies.place().into(), error })?;
+    }
     blocking(async {
-        options.check()?;
-        if let Some(dir) = options.shared_dir() {
-            dir.make().map_err(|error| NatsError::File { path: dir.path().to_owned(), error })?;
-        }
         let server = Server::connect(options).await?;
         match server.state(options.replicas).await? {
             Some(state) if state.wrong.is_empty() => Ok(false),

@@ -74,6 +74,19 @@ pub(super) fn look_at(
     }
 }
 
+/// Beginning of keys in an object store, and the place of files there. There are no directories that could be looked at.
+pub(super) fn place_objects(base: Base, name: Option<RelPath>, prefix: &str) -> Result<(String, Placement), String> {
+    let (above, last) = match (base, name) {
+        (Base::File | Base::Link, Some(name)) if prefix.is_empty() || prefix.ends_with('/') => (prefix, Some(name)),
+        (Base::File | Base::Link, Some(_)) => {
+            let (above, last) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+            (above, Some(RelPath::new(last).map_err(|error| error.to_string())?))
+        }
+        _ => (prefix, None),
+    };
+    Ok((above.trim_end_matches('/').to_owned(), last.map_or(Placement::Below, Placement::As)))
+}
+
 fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Result<Place, Error> {
     let here = Path::new(".");
     let Some(destination) = destination else { return place_as(here, name) };
@@ -180,6 +193,18 @@ mod tests {
         assert_eq!((slash.dir.is_dir(), slash.placement), (true, Placement::As("a.bin".parse().unwrap())));
         assert!(at(&temp.path().join("missing/b")).is_err());
         assert!(at(&temp.path().join("..")).is_ok());
+    }
+
+    #[test]
+    fn file_gets_a_key_or_goes_below_a_prefix() {
+        let name = || Some(RelPath::new("a.bin").unwrap());
+        let placed = |prefix: &str| place_objects(Base::File, name(), prefix).unwrap();
+        let as_name = |name: &str| Placement::As(name.parse().unwrap());
+        assert_eq!(placed(""), (String::new(), as_name("a.bin")));
+        assert_eq!(placed("x/y/"), ("x/y".to_owned(), as_name("a.bin")));
+        assert_eq!(placed("x/y"), ("x".to_owned(), as_name("y")));
+        assert_eq!(placed("y"), (String::new(), as_name("y")));
+        assert_eq!(place_objects(Base::Dir, None, "x/y/").unwrap(), ("x/y".to_owned(), Placement::Below));
     }
 
     /// In a directory of its own: the machine's /dev/stdout isn't to be tried with.

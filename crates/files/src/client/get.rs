@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use super::exchange::Connector;
+use super::objects::ObjectStore;
 use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
 use super::plan::OnPlanned;
@@ -20,7 +21,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{Compression, FollowLinks};
 use crate::transfer::{FileFailure, LIST_ENTRIES_MAX, Progress, Source, Transfer, TransferOptions};
 pub(super) use driver::workers;
-use driver::{Driver, ProgressReporter, Target};
+use driver::{Driver, ObjectsTarget, ProgressReporter, Target};
 use towpath_blocking::CancelToken;
 use towpath_quota::Quota;
 
@@ -91,6 +92,18 @@ pub enum Destination {
     /// An output for a single file, written in order; each leaf is checked before it is written. Blocks as long as the
     /// output does.
     Writer(Box<dyn Write + Send>),
+    /// An object store. What is in a directory goes below the prefix. A single file gets it as its key, or goes below it under its own name
+    /// if it ends in `/` or is empty. Links and empty directories are left out, and nothing is deleted.
+    Objects {
+        /// The store.
+        store: Arc<dyn ObjectStore>,
+        /// Beginning of all keys.
+        prefix: String,
+        /// A file or directory goes below the prefix under its own name, as with [`Destination::Into`].
+        into: bool,
+        /// Address of the prefix, for people.
+        place: String,
+    },
     /// Nowhere, to measure. Nothing is verified.
     Discard,
 }
@@ -180,6 +193,8 @@ pub(super) fn get(
     let path = match &destination {
         Destination::Path(path) => path.as_ref().map(|path| Target::Path(path.clone())),
         Destination::Into(dir) => Some(Target::Into(dir.clone())),
+        Destination::Objects { prefix, into: false, .. } => Some(Target::Path(prefix.into())),
+        Destination::Objects { prefix, into: true, .. } => Some(Target::Into(prefix.into())),
         Destination::Writer(_) | Destination::Discard => None,
     };
     if in_order && matches!(source, Source::Glob(_)) {
@@ -188,7 +203,11 @@ pub(super) fn get(
     }
     let verify = verify && !matches!(destination, Destination::Discard);
     let is_path = matches!(destination, Destination::Path(_) | Destination::Into(_));
-    let durable = durable && is_path;
+    let objects = match &destination {
+        Destination::Objects { store, prefix, place, .. } => Some(ObjectsTarget::look_at(store, prefix, place)?),
+        _ => None,
+    };
+    let durable = durable && (is_path || objects.is_some());
     let dry_run = options.dry_run.filter(|_| is_path);
     let transfer = TransferOptions {
         source: source.clone(),
@@ -203,6 +222,7 @@ pub(super) fn get(
         bytes_per_second: options.bytes_per_second,
         idle_timeout,
         in_order,
+        objects: objects.is_some(),
         max_bytes: options.max_bytes,
         max_entries: options.max_entries,
         filter: options.filter.clone(),
@@ -212,7 +232,7 @@ pub(super) fn get(
     let disk =
         DiskOptions { durable, verify, check: transfer.check, metadata, workers: workers(), ..DiskOptions::default() };
     let sink = match destination {
-        Destination::Path(_) | Destination::Into(_) => Sink::Unopened,
+        Destination::Path(_) | Destination::Into(_) | Destination::Objects { .. } => Sink::Unopened,
         Destination::Writer(output) => Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))),
         Destination::Discard => Sink::Discard,
     };
@@ -222,6 +242,7 @@ pub(super) fn get(
         sink,
         source,
         path,
+        objects,
         filter: options.filter,
         max_delete: options.max_delete,
         dry_run,

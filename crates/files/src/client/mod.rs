@@ -14,6 +14,7 @@ mod exchange;
 pub mod follow;
 mod get;
 mod listing;
+pub mod objects;
 mod open;
 pub(crate) mod ordered_writer;
 mod output;

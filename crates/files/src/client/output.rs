@@ -1,11 +1,13 @@
-//! Destinations of content: a directory, an output, or none.
+//! Destinations of content: a directory, an object store, an output, or none.
 
 use std::io;
 use std::time::Duration;
 
+use super::objects::Objects;
 use super::ordered_writer::OrderedWriter;
 use super::plan::Plan;
 use crate::disk::Disk;
+use crate::error::Error;
 use crate::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// Bytes that may be queued for the disk; beyond it the connection isn't read. Compressed bodies count as they are in
@@ -18,6 +20,8 @@ pub(super) enum Sink {
     Unopened,
     /// A directory. Its workers report later.
     Disk(Box<Disk>),
+    /// An object store. Its threads report later.
+    Objects(Box<Objects>),
     /// An output that a single file is written to.
     Writer(Box<OrderedWriter>),
     /// A directory that is only looked at.
@@ -36,6 +40,10 @@ impl Sink {
             Self::Unopened => Ok(None),
             Self::Disk(disk) => {
                 disk.command(command);
+                Ok(None)
+            }
+            Self::Objects(objects) => {
+                objects.command(command);
                 Ok(None)
             }
             Self::Writer(writer) => writer.command(command),
@@ -62,14 +70,16 @@ impl Sink {
     pub(super) fn next_report(&mut self) -> Option<DiskReport> {
         match self {
             Self::Disk(disk) => disk.next_report(),
+            Self::Objects(objects) => objects.next_report(),
             Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => None,
         }
     }
 
-    /// Pieces of existing files that were read: grows while the disk works without reporting.
+    /// Pieces of existing files that were read, or requests of an object store: grows while those work without reporting.
     pub(super) fn pieces_read(&self) -> u64 {
         match self {
             Self::Disk(disk) => disk.pieces_read(),
+            Self::Objects(objects) => objects.alive(),
             Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => 0,
         }
     }
@@ -81,6 +91,15 @@ impl Sink {
                 disk.flush();
                 disk.wait_report(timeout)
             }
+            Self::Objects(objects) if objects.is_over() => objects.wait_report(timeout),
+            _ => None,
+        }
+    }
+
+    /// Why nothing more can be put there, if that is so.
+    pub(super) fn failure(&self) -> Option<Error> {
+        match self {
+            Self::Objects(objects) => objects.failure(),
             _ => None,
         }
     }
@@ -92,13 +111,19 @@ impl Sink {
     pub(super) fn end(self, timeout: Duration) -> Result<(), String> {
         match self {
             Self::Disk(disk) => disk.end(timeout),
+            // Whatever the time: nothing but this removes parts that were put.
+            Self::Objects(objects) => objects.end(),
             Self::Unopened | Self::Writer(_) | Self::Plan(_) | Self::Discard => Ok(()),
         }
     }
 
     /// Whether more than `bytes` are queued in memory.
     pub(super) fn is_over(&self, bytes: u64) -> bool {
-        matches!(self, Self::Disk(disk) if disk.queued_bytes() > bytes)
+        match self {
+            Self::Disk(disk) => disk.queued_bytes() > bytes,
+            Self::Objects(objects) => objects.is_over(),
+            _ => false,
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Metadata {
         self.modes != Modes::Ignore
     }
 
-    pub(super) fn has_times(&self) -> bool {
+    pub(crate) fn has_times(&self) -> bool {
         self.times
     }
 }

@@ -14,17 +14,19 @@ pub(crate) struct Notices {
     pub(super) foreign_parts: Notice,
     /// Files of other users, replaced though they look right.
     pub(super) foreign_files: Notice,
+    /// Links that an object store can't have.
+    pub(crate) left_out_links: Notice,
 }
 
 /// Something that happened several times.
 #[derive(Debug, Default)]
-pub(super) struct Notice {
+pub(crate) struct Notice {
     count: AtomicU64,
     first: OnceLock<String>,
 }
 
 impl Notice {
-    pub(super) fn add(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn add(&self, what: impl FnOnce() -> String) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
             let _ = self.first.set(what());
         }
@@ -61,6 +63,10 @@ impl Notices {
             self.foreign_files.line(
                 "a file of another user was replaced, though size and time were right",
                 "files of other users were replaced, though size and time were right",
+            ),
+            self.left_out_links.line(
+                "a link was left out, since there are none in an object store (--follow-links copies what it leads to)",
+                "links were left out, since there are none in an object store (--follow-links copies what they lead to)",
             ),
         ];
         lines.into_iter().flatten().collect()

@@ -98,6 +98,9 @@ impl Transfer {
             self.restart(key, "the file changed", true)?;
         } else if is_changed_content {
             self.abandon(key);
+            if let Some(task) = self.files.get_mut(key) {
+                task.values = None;
+            }
             self.requests.asked(id, metadata.n)?.useless = true;
         } else if let Some(digest) = metadata.digest {
             self.note_digest(key, digest);

@@ -177,6 +177,8 @@ impl Transfer {
         if self.options.in_order {
             task.delivered |= task.values.is_none();
             self.leaves_delivered(key, &leaves)?;
+        } else if self.options.objects {
+            self.leaves_put(key, &leaves)?;
         } else {
             content.values.extend(leaves);
         }
@@ -189,7 +191,7 @@ impl Transfer {
             return Ok(());
         };
         let Some(content) = &mut task.content else {
-            if self.options.in_order && self.options.verify {
+            if self.options.values_first() {
                 return self.ask_for_values(key);
             }
             if !self.ask_for_values_to_reuse(key) {
@@ -326,7 +328,7 @@ impl Transfer {
             task.reuse = Reuse::No;
             return self.restart(key, "the server's leaf values don't match its digest", false);
         }
-        if self.options.in_order {
+        if self.options.values_first() {
             self.values_known(key, &values);
             return Ok(());
         }

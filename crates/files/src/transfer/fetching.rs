@@ -60,7 +60,7 @@ impl Transfer {
 
     /// Takes the next waiting files of one kind.
     fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<RequestedFile>, DigestWish) {
-        let values_first = self.options.in_order && self.options.verify;
+        let values_first = self.options.values_first();
         let mut digest = DigestWish::None;
         let (mut files, mut asked, mut kind, mut json_bytes) = (Vec::new(), Vec::new(), None, 0);
         while let Some(key) = self.waiting.front().copied() {

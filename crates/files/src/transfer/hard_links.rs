@@ -53,7 +53,9 @@ impl Transfer {
     /// Whether a file is another name of one that was listed before; if not, it may be the first of several.
     pub(super) fn waits_for_first_name(&mut self, key: FileKey) -> bool {
         let Some(task) = self.files.get(key) else { return false };
-        let Some(number) = task.hard_link.filter(|_| !self.options.in_order) else { return false };
+        let Some(number) = task.hard_link.filter(|_| !self.options.in_order && !self.options.objects) else {
+            return false;
+        };
         let Some(first) = self.hard_links.first.get_mut(&number) else {
             self.hard_links.remember(number, key, task);
             return false;

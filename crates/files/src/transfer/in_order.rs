@@ -1,5 +1,6 @@
 //! A single file for an output that can't take anything back: delivered from its beginning to its end. If it is verified, its digest and
-//! the values of its leaves are fetched first, so that each leaf can be checked before it is written.
+//! the values of its leaves are fetched first, so that each leaf can be checked before it is written. So are those of files for an object
+//! store, which come as others do.
 //!
 //! Called by `fetching` (what to fetch first), `checking` (what was written) and `answers` (the file changed).
 
@@ -20,12 +21,16 @@ impl Transfer {
     pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), Error> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(digest) = task.digest else {
+            if self.options.objects {
+                // It is of another version than the one whose values were known.
+                return self.restart(key, "the file changed", true);
+            }
             return Error::protocol("no digest, although it was requested");
         };
         if task.leaves.leaf_bytes().min(task.version.size) > LEAF_HELD_BYTES_MAX {
             let message =
                 "the file is too large to be verified in order: get it to a path, or without verification".to_owned();
-            return Err(Error::Unmet { code: ErrorCode::Unsupported, message });
+            return self.file_failed(key, Error::Unmet { code: ErrorCode::Unsupported, message });
         }
         if task.leaves.count() == 1 {
             self.values_known(key, &[digest.0]);
@@ -44,6 +49,20 @@ impl Transfer {
             task.content = Some(content);
         }
         self.fetch_again(key);
+    }
+
+    /// Takes leaves that an object store was given, or not, if they are wrong: then they are fetched once more when all else has come.
+    pub(super) fn leaves_put(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), Error> {
+        for (leaf, value) in leaves {
+            let Some(task) = self.files.get_mut(key) else { return Ok(()) };
+            let Some(values) = &task.values else { return Ok(()) };
+            if usize::try_from(*leaf).ok().and_then(|leaf| values.get(leaf)) != Some(value) {
+                let forgotten = task.content.as_mut().map_or(0, |content| content.forget_leaf(task.leaves, *leaf));
+                self.totals.unfinished_bytes -= forgotten;
+                self.count_mismatch(key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes leaves that were completed, of which only the last can be wrong.

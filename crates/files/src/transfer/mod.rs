@@ -51,7 +51,7 @@ pub(crate) mod window;
 
 pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
-    SmallOutcome, Version,
+    SmallOutcome, Version, WrittenLeaves,
 };
 pub use listing::LIST_ENTRIES_MAX;
 pub(crate) use listing::LISTING_BUSY_WAIT;

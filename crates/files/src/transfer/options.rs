@@ -37,6 +37,9 @@ pub struct TransferOptions {
     /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
     /// anything back. What fails the file fails the transfer.
     pub in_order: bool,
+    /// The destination is an object store. It takes contents in equal parts, which aren't read back or written again: so the values of
+    /// leaves are known before the content comes, as for an output. A file that has several names becomes several objects.
+    pub objects: bool,
     /// Bytes of all files, beyond which the transfer fails. `None`: any number, but of holes no more than [`HOLE_BYTES_MAX`](super::HOLE_BYTES_MAX).
     pub max_bytes: Option<u64>,
     /// Entries of the listing, beyond which the transfer fails.
@@ -45,6 +48,13 @@ pub struct TransferOptions {
     pub filter: Filter,
     /// Have what isn't in the source deleted, see [`Output::Sweep`](super::Output::Sweep).
     pub sweep: bool,
+}
+
+impl TransferOptions {
+    /// Whether digest and leaf values of a file are fetched before its content.
+    pub(super) fn values_first(&self) -> bool {
+        self.verify && (self.in_order || self.objects)
+    }
 }
 
 /// The source of a transfer.

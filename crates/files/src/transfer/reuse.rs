@@ -65,7 +65,7 @@ impl ReuseQueue {
 impl Transfer {
     /// A file of this many bytes is in place that may have leaves in common with what is to come. Fetches it, or first the values of its leaves.
     pub(super) fn fetch_beside(&mut self, key: FileKey, older_bytes: u64) {
-        let is_usual = self.options.verify && !self.options.in_order;
+        let is_usual = self.options.verify && !self.options.values_first();
         if let Some(task) = self.files.get_mut(key).filter(|_| is_usual) {
             let is_same = task.must_be.is_some() && task.must_be == task.local_digest;
             if !is_same && task.version.size >= REUSE_BYTES_MIN && older_bytes >= LEAF_BYTES_MIN {

@@ -84,6 +84,7 @@ impl Play {
             idle_timeout: Duration::from_secs(30),
             follow: if knobs & 8 == 0 { FollowLinks::None } else { FollowLinks::All },
             in_order: knobs & 0xf0 == 0xf0,
+            objects: knobs & 0xf0 == 0xe0,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,
             filter: Filter::default(),

@@ -18,7 +18,7 @@ pub struct Request {
     pub if_match: Option<String>,
 }
 
-/// What a request gets in place of its answer.
+/// A fault: it comes in place of the answer, or with it.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// A status and an error code.

@@ -1,7 +1,7 @@
 //! Reads file ranges into the page cache on other threads, while the hub serves other peers.
 
 use crate::disk::page_cache;
-use crate::message::OpenFile;
+use crate::message::{OpenFile, wait_for};
 use crate::peer_id::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;
@@ -39,6 +39,7 @@ impl Prefetcher {
         let report = Report { peer, sender: self.sender.clone(), waker: self.waker.clone() };
         // Without a thread the range is sent uncached, and the hub waits for the disk.
         let _ = self.pool.submit(GROUP, peer.token(), move || {
+            wait_for(&*range.file, range.offset.saturating_add(range.length));
             // If it can't be read, sending it fails in the same way, and reports that.
             let _ = page_cache::prefetch(&*range.file, range.offset, range.length);
             // Before the peer goes on: this may be the last owner of the file.

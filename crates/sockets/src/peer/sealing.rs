@@ -1,6 +1,6 @@
 //! Sealing large frames on other threads: the hub serves other peers meanwhile, and no disk keeps it waiting.
 
-use crate::message::{FileRange, IfShort};
+use crate::message::{FileRange, IfShort, wait_for};
 use crate::net::tenant::Tenant;
 use crate::peer::End;
 use crate::peer_id::PeerId;
@@ -160,6 +160,7 @@ fn seal(request: SealRequest, permit: Permit, spare: Arc<Mutex<Vec<Vec<u8>>>>) -
             false
         }
         PlainBody::File(range) => {
+            wait_for(&*range.file, range.offset + text.len() as u64);
             let is_short = read_whole(range, text)?;
             if is_short && range.if_short == IfShort::Close {
                 return Err(End::file_became_short());

@@ -189,12 +189,10 @@ impl Peer {
                     if position >= self.write.cached_to {
                         let offset = source.offset + position;
                         self.write.cached_to = position;
-                        if page_cache::probe(&*source.file, offset, now) == Residency::Uncached {
-                            return Ok(Sent::Uncached(UncachedRange {
-                                file: source.file.clone(),
-                                offset,
-                                length: now,
-                            }));
+                        let is_there = source.file.coming().is_none_or(|coming| coming.there() >= offset + now);
+                        if !is_there || page_cache::probe(&*source.file, offset, now) == Residency::Uncached {
+                            let file = source.file.clone();
+                            return Ok(Sent::Uncached(UncachedRange { file, offset, length: now }));
                         }
                         self.write.cached_to += now;
                     }

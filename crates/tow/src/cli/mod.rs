@@ -5,6 +5,8 @@ pub mod audit;
 pub mod auth_args;
 pub mod authorized_keys;
 pub mod body_io;
+#[cfg(all(feature = "nats", feature = "s3"))]
+pub mod bucket_bodies;
 pub mod certificate;
 pub mod connect_args;
 pub mod endpoint;

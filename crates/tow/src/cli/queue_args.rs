@@ -2,9 +2,13 @@
 
 use crate::cli::exit::Failure;
 use crate::cli::units::{duration, positive};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+#[cfg(feature = "nats")]
+use std::sync::Arc;
 use std::time::Duration;
 use towpath_broker::store::CellOptions;
+#[cfg(feature = "nats")]
+use towpath_spool::{SharedBodies, SharedDir};
 
 /// Silence of a leader that can't be shorter: it shows every second that it is there.
 const TAKEOVER_MIN: Duration = Duration::from_secs(2);
@@ -25,7 +29,7 @@ pub struct QueueArgs {
     /// How long a leader may be silent; from 2s on.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = takeover, requires = "queue")]
     pub takeover_after: Duration,
-    /// Directory for bodies over 16 MiB that all brokers of the cell share, and that is durable.
+    /// Directory, or s3://BUCKET/PREFIX, for bodies over 16 MiB that all brokers of the cell share.
     #[arg(long, value_name = "DIR", requires = "queue")]
     bodies: Option<PathBuf>,
     /// Monitoring ports of NATS, http://HOST:8222, to see how it syncs.
@@ -54,11 +58,31 @@ fn takeover(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Where a cell has large bodies.
+#[cfg(feature = "nats")]
+fn bodies(place: &Path, cell: &str, spool: Option<&Path>) -> Result<Arc<dyn SharedBodies>, Failure> {
+    match place.to_str().filter(|place| place.starts_with("s3://")) {
+        Some(url) => bodies_in_bucket(url, cell, spool),
+        None => Ok(Arc::new(SharedDir::new(place, cell))),
+    }
+}
+
+#[cfg(all(feature = "nats", feature = "s3"))]
+fn bodies_in_bucket(url: &str, cell: &str, spool: Option<&Path>) -> Result<Arc<dyn SharedBodies>, Failure> {
+    Ok(Arc::new(super::bucket_bodies::BucketBodies::open(url, cell, spool).map_err(Failure::usage)?))
+}
+
+#[cfg(all(feature = "nats", not(feature = "s3")))]
+fn bodies_in_bucket(_: &str, _: &str, _: Option<&Path>) -> Result<Arc<dyn SharedBodies>, Failure> {
+    Err(Failure::usage("s3://: this build of tow has no S3; build it with `cargo build --release --features nats,s3`"))
+}
+
 impl QueueArgs {
-    /// The cell, if one is named. `endpoint`: where clients and workers reach this broker.
+    /// The cell, if one is named. `endpoint`: where clients and workers reach this broker. `spool`: its directory for large bodies.
     #[cfg(feature = "nats")]
-    pub fn options(self, endpoint: &str) -> Result<Option<CellOptions>, Failure> {
+    pub fn options(self, endpoint: &str, spool: Option<&Path>) -> Result<Option<CellOptions>, Failure> {
         let Some(cell) = self.cell else { return Ok(None) };
+        let bodies = self.bodies.map(|place| bodies(&place, &cell, spool)).transpose()?;
         let options = CellOptions {
             servers: self.queue,
             cell,
@@ -67,7 +91,7 @@ impl QueueArgs {
             endpoint: endpoint.to_owned(),
             credentials: self.queue_creds,
             ca: self.queue_ca,
-            bodies: self.bodies,
+            bodies,
             monitors: self.queue_monitor,
             certificate: self.queue_cert.zip(self.queue_key),
         };
@@ -77,7 +101,7 @@ impl QueueArgs {
 
     /// No cell; an error if one is named.
     #[cfg(not(feature = "nats"))]
-    pub fn options(self, _: &str) -> Result<Option<CellOptions>, Failure> {
+    pub fn options(self, _: &str, _: Option<&Path>) -> Result<Option<CellOptions>, Failure> {
         let QueueArgs {
             cell,
             queue_creds: _,

@@ -109,7 +109,7 @@ impl Arguments {
         options.open_to_all = security.open_to_all;
         options.journal = self.journal;
         let first = options.endpoints.first().map(ToString::to_string).unwrap_or_default();
-        options.cell = self.queue.options(self.advertise.as_deref().unwrap_or(&first))?;
+        options.cell = self.queue.options(self.advertise.as_deref().unwrap_or(&first), self.spool.as_deref())?;
         options.repair_journal = self.repair_journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool;

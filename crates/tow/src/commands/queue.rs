@@ -54,15 +54,15 @@ mod real {
     use super::{ExitCode, Failure, QueueArgs};
 
     pub fn init(queue: QueueArgs, _: u64) -> Result<ExitCode, Failure> {
-        queue.options("").map(|_| ExitCode::SUCCESS)
+        queue.options("", None).map(|_| ExitCode::SUCCESS)
     }
 
     pub fn status(queue: QueueArgs, _: bool) -> Result<ExitCode, Failure> {
-        queue.options("").map(|_| ExitCode::SUCCESS)
+        queue.options("", None).map(|_| ExitCode::SUCCESS)
     }
 
     pub fn check(queue: QueueArgs, _: bool) -> Result<ExitCode, Failure> {
-        queue.options("").map(|_| ExitCode::SUCCESS)
+        queue.options("", None).map(|_| ExitCode::SUCCESS)
     }
 }
 
@@ -84,7 +84,7 @@ mod real {
                                be lost when all machines lose power";
 
     fn options(queue: QueueArgs) -> Result<CellOptions, Failure> {
-        queue.options("")?.ok_or_else(|| Failure::usage("--queue and --cell say which queue"))
+        queue.options("", None)?.ok_or_else(|| Failure::usage("--queue and --cell say which queue"))
     }
 
     fn failure(error: NatsError) -> Failure {

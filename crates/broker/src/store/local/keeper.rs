@@ -1,5 +1,5 @@
-//! Brings large bodies from the spool to the directory that all brokers of a cell share, before any record names them, and checks those in it that
-//! this broker takes over.
+//! Brings large bodies from the spool to where all brokers of a cell have them, before any record names them, and checks those there that this broker
+//! takes over.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -9,12 +9,10 @@ use towpath_journal::Recovered;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 use towpath_sockets::Waker;
-use towpath_spool::{SharedDir, SpooledBody};
+use towpath_spool::{SharedBodies, SpooledBody};
 
 /// Between two looks whether the directory is there.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A disk that takes longer for anything hangs.
-const HANGS: Duration = Duration::from_secs(10);
 
 /// Something, and its number.
 type Numbered<T> = (u64, T);
@@ -34,9 +32,11 @@ pub(super) struct Keeper {
     /// Number of the last check, and whether its answer is still wanted.
     check: (u64, bool),
     state: Arc<Mutex<State>>,
+    /// Time after which the place hangs.
+    hangs: Option<Duration>,
 }
 
-/// State of the directory.
+/// State of the place.
 #[derive(Debug, Default)]
 struct State {
     /// Why it can't be used.
@@ -59,13 +59,14 @@ fn during<T>(state: &Mutex<State>, what: impl FnOnce() -> io::Result<T>) -> io::
 
 impl Keeper {
     /// A thread that wakes the hub when a body is there.
-    pub fn start(dir: SharedDir, waker: Waker) -> io::Result<Keeper> {
+    pub fn start(place: Arc<dyn SharedBodies>, waker: Waker) -> io::Result<Keeper> {
         let (jobs, todo) = channel();
         let ((done, kept), (done_checks, checked)) = (channel(), channel());
         let state = Arc::default();
-        let thread = Thread { dir, waker, state: Arc::clone(&state), done, done_checks };
+        let hangs = place.may_take();
+        let thread = Thread { place, waker, state: Arc::clone(&state), done, done_checks };
         std::thread::Builder::new().name("bodies".to_owned()).spawn(move || thread.run(&todo))?;
-        Ok(Keeper { jobs, kept, checked, check: (0, false), state })
+        Ok(Keeper { jobs, kept, checked, check: (0, false), state, hangs })
     }
 
     /// Why the directory can't be used now: it isn't there, can't be written, or hangs.
@@ -73,7 +74,9 @@ impl Keeper {
         let state = locked(&self.state);
         let hangs = || {
             let time = state.since?.elapsed();
-            (time > HANGS).then(|| format!("its disk or mount hangs for {} s", time.as_secs()))
+            self.hangs
+                .is_some_and(|hangs| time > hangs)
+                .then(|| format!("its disk or mount hangs for {} s", time.as_secs()))
         };
         state.failure.clone().or_else(hangs)
     }
@@ -115,7 +118,7 @@ impl Keeper {
 }
 
 struct Thread {
-    dir: SharedDir,
+    place: Arc<dyn SharedBodies>,
     waker: Waker,
     state: Arc<Mutex<State>>,
     done: Sender<Numbered<io::Result<Body>>>,
@@ -135,7 +138,7 @@ impl Thread {
                 Ok(Job::Keep(number, body)) => {
                     let kept = during(&self.state, || self.keep(&body));
                     if let Err(error) = &kept {
-                        tracing::error!(directory = %self.dir.path().display(), %error, "cannot keep a large body");
+                        tracing::error!(place = self.place.place(), %error, "cannot keep a large body");
                         self.look();
                     }
                     // The broker may have ended.
@@ -157,7 +160,7 @@ impl Thread {
         let spooled = SpooledBody::of(body).ok_or(io::ErrorKind::InvalidInput)?;
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Body::large(self.dir.keep(name, &spooled, || self.moves())?))
+        Ok(Body::large(self.place.keep(name, &spooled, &mut || self.moves())?))
     }
 
     /// Answers requests whose bodies are damaged, and leaves out dead letters with such bodies.
@@ -174,7 +177,7 @@ impl Thread {
                 }
                 return true;
             };
-            tracing::error!(directory = %self.dir.path().display(), id = request.id, "the {whose} of a request {why}");
+            tracing::error!(place = self.place.place(), id = request.id, "the {whose} of a request {why}");
             let words =
                 format!("the {whose} {why} in the directory of large bodies that the brokers of the cell share");
             (request.body, request.outcome) = (Body::default(), Some((Status::FAILED.0, Body::from(words))));
@@ -189,23 +192,23 @@ impl Thread {
         let spooled = SpooledBody::of(body)?;
         let checked = during(&self.state, || spooled.damage(|| self.moves()));
         checked.unwrap_or_else(|error| {
-            tracing::warn!(directory = %self.dir.path().display(), %error, "a large body can't be checked");
+            tracing::warn!(place = self.place.place(), %error, "a large body can't be checked");
             None
         })
     }
 
     /// Looks whether the directory is there.
     fn look(&self) {
-        let found = during(&self.state, || self.dir.check());
-        let directory = self.dir.path().display();
-        let failure = found.as_ref().err().map(|error| format!("{directory}: {error}"));
+        let found = during(&self.state, || self.place.check());
+        let place = self.place.place();
+        let failure = found.as_ref().err().map(|error| format!("{place}: {error}"));
         let was_away = std::mem::replace(&mut locked(&self.state).failure, failure).is_some();
         match (found, was_away) {
             (Err(error), false) => tracing::error!(
-                %directory, %error,
+                place, %error,
                 "the directory of large bodies can't be used: requests over 16 MiB are refused. Is it mounted? `tow queue init --bodies` makes it, once"
             ),
-            (Ok(()), true) => tracing::info!(%directory, "the directory of large bodies is there again"),
+            (Ok(()), true) => tracing::info!(place, "the directory of large bodies is there again"),
             _ => {}
         }
     }

@@ -39,7 +39,7 @@ pub struct LocalStore {
     recovered: Option<Option<towpath_journal::Recovered>>,
     clocks: Clocks,
     spooler: Spooler,
-    /// To the directory of a cell for large bodies, if it has one.
+    /// To where a cell has large bodies, if it has such a place.
     #[cfg(feature = "nats")]
     keeper: Option<keeper::Keeper>,
     loader: BodyLoader,
@@ -153,10 +153,10 @@ impl LocalStore {
         waker: Waker,
     ) -> Result<LocalStore, StoreError> {
         #[cfg(feature = "nats")]
-        let shared = cell.as_ref().and_then(CellOptions::shared_dir);
+        let shared = cell.as_ref().and_then(|cell| cell.bodies.clone());
         #[cfg(feature = "nats")]
-        if let Some(dir) = &shared {
-            dir.check().map_err(|reason| StoreError::Bodies { directory: dir.path().to_owned(), reason })?;
+        if let Some(bodies) = &shared {
+            bodies.check().map_err(|reason| StoreError::Bodies { directory: bodies.place().into(), reason })?;
         }
         let (log, recovered) = Log::open(journal, cell, repairs, &waker)?;
         let kept = recovered.as_ref().and_then(Option::as_ref).map_or(0, large_bytes);
@@ -166,9 +166,9 @@ impl LocalStore {
         let named = |directory: Option<PathBuf>| directory.unwrap_or_else(towpath_spool::default_spool_folder);
         let spooler = spooler.map_err(|reason| StoreError::Spool { directory: named(directory), reason })?;
         #[cfg(feature = "nats")]
-        let keeper = shared.map(|dir| {
-            let named = |reason| StoreError::Spool { directory: dir.path().to_owned(), reason };
-            keeper::Keeper::start(dir.clone(), waker.clone()).map_err(named)
+        let keeper = shared.map(|bodies| {
+            let named = |reason| StoreError::Spool { directory: bodies.place().into(), reason };
+            keeper::Keeper::start(bodies.clone(), waker.clone()).map_err(named)
         });
         let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
         Ok(LocalStore {
@@ -228,7 +228,7 @@ impl LocalStore {
     fn check_keeper(&self) -> Result<(), LostBody> {
         #[cfg(feature = "nats")]
         match &self.keeper {
-            Some(keeper) if keeper.failure().is_some() => return Err(LostBody::DirectoryAway),
+            Some(keeper) if keeper.failure().is_some() => return Err(LostBody::PlaceAway),
             Some(_) => return Ok(()),
             None => {}
         }

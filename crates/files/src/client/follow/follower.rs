@@ -141,6 +141,7 @@ impl<'a> Follower<'a> {
             idle_timeout,
             follow: FollowLinks::None,
             in_order: false,
+            objects: false,
             check: false,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,

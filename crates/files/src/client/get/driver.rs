@@ -1,12 +1,13 @@
 //! Joins a transfer with its connection and its destination.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::connection::Connection;
-use super::super::destination::{look_at, own_name, place};
+use super::super::destination::{look_at, own_name, place, place_objects};
 use super::super::exchange::{Operation, POLL_MAX, Turn, WaitLimit};
+use super::super::objects::{ObjectOptions, ObjectStore, Objects};
 use super::super::output::{DISK_QUEUE_BYTES_MAX, Sink};
 use super::super::plan::{OnPlanned, Plan};
 use super::{Error, Summary, WARNINGS_KEPT_MAX};
@@ -71,12 +72,33 @@ impl Target {
     }
 }
 
+/// An object store as destination.
+pub(super) struct ObjectsTarget {
+    store: Arc<dyn ObjectStore>,
+    /// Address of the prefix, for people.
+    place: String,
+    /// Nothing is below the prefix.
+    is_empty: bool,
+}
+
+impl ObjectsTarget {
+    /// Fails if nothing can be put there anyhow: there is no bucket, or no permission.
+    pub(super) fn look_at(store: &Arc<dyn ObjectStore>, prefix: &str, place: &str) -> Result<Self, Error> {
+        match store.is_empty(prefix.trim_end_matches('/')) {
+            Ok(is_empty) => Ok(Self { store: Arc::clone(store), place: place.to_owned(), is_empty }),
+            Err(error) => Err(Error::Destination { path: place.into(), reason: error.message }),
+        }
+    }
+}
+
 pub(super) struct Driver<'a> {
     pub(super) transfer: Transfer,
     pub(super) sink: Sink,
     pub(super) source: Source,
     /// The destination, if it is a path that was given.
     pub(super) path: Option<Target>,
+    /// The destination, if it is an object store, until it is opened. Then the path is that of keys.
+    pub(super) objects: Option<ObjectsTarget>,
     pub(super) filter: Filter,
     pub(super) max_delete: Option<u64>,
     pub(super) dry_run: Option<OnPlanned>,
@@ -104,6 +126,9 @@ impl Operation for Driver<'_> {
         while let Some(report) = self.sink.next_report() {
             self.transfer.disk(report, now);
             self.outputs(connection)?;
+        }
+        if let Some(error) = self.sink.failure() {
+            return Err(error);
         }
         self.tick(connection, now);
         self.outputs(connection)?;
@@ -281,6 +306,9 @@ impl Driver<'_> {
             self.transfer.destination(placement, false);
             return Ok(());
         }
+        if let Some(objects) = self.objects.take() {
+            return self.open_objects(objects, base, name, path.as_deref(), connection);
+        }
         let DiskOptions { durable, metadata, .. } = self.disk;
         let place = place(base, name, dir, &self.source, path.as_deref(), durable, &metadata)?;
         let waker = connection.waker();
@@ -293,6 +321,31 @@ impl Driver<'_> {
         self.notices = disk.notices();
         self.sink = Sink::Disk(Box::new(disk));
         self.transfer.destination(place.placement, place.fresh);
+        Ok(())
+    }
+}
+
+impl Driver<'_> {
+    fn open_objects(
+        &mut self,
+        objects: ObjectsTarget,
+        base: Base,
+        name: Option<RelPath>,
+        prefix: Option<&Path>,
+        connection: &Connection,
+    ) -> Result<(), Error> {
+        let ObjectsTarget { store, place, is_empty } = objects;
+        let failed = |reason: String| Error::Destination { path: place.clone().into(), reason };
+        let prefix = prefix.map_or(Some(""), Path::to_str).ok_or_else(|| failed("it isn't UTF-8".to_owned()))?;
+        let (prefix, placement) = place_objects(base, name, prefix).map_err(failed)?;
+        let DiskOptions { verify, check, metadata, .. } = self.disk;
+        let (options, waker) = (ObjectOptions { verify, check, metadata }, connection.waker());
+        let fresh = is_empty && placement == Placement::Below;
+        let sink = Objects::start(store, prefix, place.clone(), options, move || waker.wake());
+        let sink = sink.map_err(|error| failed(error.to_string()))?;
+        self.notices = sink.notices();
+        self.sink = Sink::Objects(Box::new(sink));
+        self.transfer.destination(placement, fresh);
         Ok(())
     }
 }

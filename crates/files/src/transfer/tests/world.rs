@@ -91,6 +91,7 @@ impl World {
             idle_timeout: Duration::from_secs(60),
             follow: FollowLinks::None,
             in_order: false,
+            objects: false,
             max_bytes: None,
             max_entries: LIST_ENTRIES_MAX,
             filter: Filter::default(),

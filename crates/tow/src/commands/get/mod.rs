@@ -1,5 +1,6 @@
 //! `tow get`: fetches files, directories and globs.
 
+mod bucket;
 mod failure;
 mod filter_args;
 mod following;
@@ -16,6 +17,7 @@ use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
 use crate::cli::units::{bytes_per_second, count, positive, size};
 use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
+use bucket::is_bucket;
 use failure::{status_of, status_of_summary};
 use following::ProgressFollower;
 use report::{describe, describe_plan, failure_object, show_planned, summary_object};
@@ -25,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_files::client::objects::ABORT_WITHIN;
 use towpath_files::client::{
     CancelToken, ConnectOptions, Destination, Error, FileClient, GetOptions, Modes, Progress, Source, Summary,
 };
@@ -39,6 +42,9 @@ const LINES_SHOWN_MAX: usize = 20;
 /// Silence of the watchdog beyond the idle timeout, after which the transfer itself fails with a better message.
 const EXTRA_SILENCE: Duration = Duration::from_secs(1);
 
+/// Time from an interruption to the end if parts of objects have to be removed.
+const END_IN_BUCKET: Duration = ABORT_WITHIN.saturating_add(Duration::from_secs(1));
+
 /// Advice after a transfer that ended early.
 const RESUME_HINT: &str = "What has arrived is kept; run the same command again to resume.";
 
@@ -47,7 +53,7 @@ const RESUME_HINT: &str = "What has arrived is kept; run the same command again 
 #[command(override_usage = "tow get [OPTIONS] <LOCATION>... [DESTINATION]")]
 pub struct Arguments {
     /// Files, directories, globs (* ? [a-z] {a,b} **), as HOST:/PATH or HOST:PORT/PATH;
-    /// then where to write, - for output [default: the source's name; of a glob .]
+    /// then where to write, - for output, or s3://BUCKET/PREFIX [default: the source's name; of a glob .]
     #[arg(required = true, value_name = "LOCATION")]
     places: Vec<OsString>,
     /// Print one JSON object at the end, also if the transfer fails.
@@ -109,6 +115,9 @@ pub struct Arguments {
     /// Sync each file before it is renamed into place, and its directory afterwards.
     #[arg(long)]
     fsync: bool,
+    /// URL of the store of s3://BUCKET, if it isn't AWS or the one in AWS_ENDPOINT_URL.
+    #[arg(long, value_name = "URL")]
+    s3_endpoint: Option<String>,
     // Drops what arrives, for measuring.
     #[arg(long, hide = true)]
     discard: bool,
@@ -153,12 +162,13 @@ impl Arguments {
         if sources.is_empty() {
             return Ok((&self.places, None));
         }
+        let last_is_bucket = is_bucket(Path::new(last));
         let is_location = last.as_bytes().windows(3).any(|three| three == b"://") || Location::parse(last).is_ok();
         let text = last.to_string_lossy();
         let server = text.split('/').next().unwrap_or_default();
         // USER@HOST:PATH of scp and rsync.
         let is_location = is_location || server.split_once('@').is_some_and(|(_, host)| host.contains(':'));
-        if is_location {
+        if is_location && !last_is_bucket {
             if sources.iter().all(|source| Location::parse(source).is_err() && Path::new(source).exists()) {
                 return Err(Failure::usage(format!(
                     "{}: it is here; tow push sends files to a server",
@@ -249,6 +259,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if to_output && (arguments.delete || arguments.dry_run) {
         return Err(Failure::usage("standard output: --delete and --dry-run need a directory"));
     }
+    let bucket = destination.filter(|path| is_bucket(path));
+    if bucket.is_some() && (arguments.delete || arguments.dry_run) {
+        return Err(Failure::usage("a bucket: --delete and --dry-run need a directory"));
+    }
+    if bucket.is_none() && arguments.s3_endpoint.is_some() {
+        return Err(Failure::usage("--s3-endpoint is for a bucket as destination: s3://BUCKET/PREFIX"));
+    }
     let watchdog = Watchdog::new();
     let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let mut outcomes = Vec::with_capacity(sources.len());
@@ -256,10 +273,16 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         options.destination = match destination {
             _ if arguments.discard => Destination::Discard,
             _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
+            Some(path) if bucket.is_some() => bucket::destination(path, arguments.s3_endpoint.as_deref(), !is_one)?,
             Some(path) if !is_one => Destination::Into(path.to_owned()),
             path => Destination::Path(path.map(PathBuf::from)),
         };
-        let place = Place { name: place, destination, to_output, is_path: !to_output && !arguments.discard };
+        let place = Place {
+            name: place,
+            destination,
+            to_output,
+            is_path: !to_output && !arguments.discard && bucket.is_none(),
+        };
         let connect = ConnectOptions { cancel: cancel.clone(), ..connect };
         match one(&arguments, &place, FileClient::new(connect), options, &watchdog) {
             Ok(status) => outcomes.push(status),
@@ -339,9 +362,10 @@ fn one(
     // A disk without progress for so long hangs. The reader of a pipe may take its time.
     let silence = (place.is_path && !is_plan).then_some(client.options().idle_timeout.saturating_add(EXTRA_SILENCE));
     let endpoint = client.options().endpoint.to_string();
+    let end_timeout = if place.destination.is_some_and(is_bucket) { END_IN_BUCKET } else { END_TIMEOUT };
     let mut follow = ProgressFollower::new(endpoint, bar.clone(), Arc::clone(&last), watchdog.heartbeat());
     let outcome =
-        watchdog.run(silence, END_TIMEOUT, move || client.get(options, &mut |progress| follow.progress(progress)))?;
+        watchdog.run(silence, end_timeout, move || client.get(options, &mut |progress| follow.progress(progress)))?;
     bar.finish();
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let outcome = outcome.unwrap_or_else(|hang| {
