@@ -160,6 +160,7 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
         ("cell_stopped", "", |p| p.count(Problem::CellStopped).into()),
         ("no_leader", "", |p| p.count(Problem::NoLeader).into()),
         ("queue_settings", "", |p| p.count(Problem::QueueSettings).into()),
+        ("bodies_away", "", |p| p.count(Problem::BodiesAway).into()),
         ("full", "", |p| p.count(Problem::Full).into()),
         ("catalogue_full", "", |p| p.count(Problem::CatalogueFull).into()),
         ("waiting_long", "", |p| p.count(Problem::WaitingLong).into()),
