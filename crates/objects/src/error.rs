@@ -95,6 +95,9 @@ impl Kind {
     }
 }
 
+/// Address at which instances learn their roles.
+const INSTANCE_METADATA: &str = "http://169.254.169.254/";
+
 /// Longest part of a store's own words that is repeated.
 const DETAIL_CHARS_MAX: usize = 300;
 
@@ -150,6 +153,10 @@ impl Error {
 
 /// The kind of an error without an answer of S3's.
 fn of_transport(error: &object_store::Error, text: &str) -> Kind {
+    // Where an instance of EC2 asks for its role: the last place to look for credentials, and this machine is none.
+    if text.contains(INSTANCE_METADATA) {
+        return Kind::NoCredentials;
+    }
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(http) = error.downcast_ref::<HttpError>() {
@@ -184,6 +191,13 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_that_is_no_instance_has_no_credentials() {
+        let source = "Error performing PUT http://169.254.169.254/latest/api/token in 3s: connection refused".into();
+        let error = object_store::Error::Generic { store: "S3", source };
+        assert_eq!(Error::of("s3://b/", &error).kind, Kind::NoCredentials);
+    }
 
     #[test]
     fn codes_come_before_statuses() {

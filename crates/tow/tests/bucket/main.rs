@@ -2,6 +2,8 @@
 //!
 //! `VERSITYGW` names the program: `go install github.com/versity/versitygw/cmd/versitygw@latest` has it.
 
+#![allow(clippy::unwrap_used)]
+
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../../../objects/tests/store/server.rs"]
 mod server;
