@@ -16,14 +16,15 @@ use towpath_spool::{BodyPlace, SpooledBody};
 /// Requests rebuilt so far.
 #[derive(Default)]
 pub(super) struct Replay {
-    requests: HashMap<u64, Parts>,
+    requests: HashMap<u64, Box<Parts>>,
 }
 
+/// A table of these would be mostly empty: there may be a million, and few have all members.
 #[derive(Default)]
 struct Parts {
     accepted: Option<Accepted>,
-    moved: Option<Moved>,
-    outcome: Option<(u16, Part)>,
+    moved: Option<Box<Moved>>,
+    outcome: Option<Box<(u16, Part)>>,
 }
 
 /// The last move of a dead letter.
@@ -38,7 +39,7 @@ struct Accepted {
     service: Bytes,
     expires: Expiry,
     checksum: u32,
-    letter: Option<RecoveredLetter>,
+    letter: Option<Box<RecoveredLetter>>,
     body: Part,
 }
 
@@ -70,19 +71,19 @@ impl Replay {
                 // The body isn't needed once there is an outcome.
                 let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
                 let service = Bytes::copy_from_slice(service);
-                let letter = letter.map(|letter| RecoveredLetter::new(letter, 0));
+                let letter = letter.map(|letter| Box::new(RecoveredLetter::new(letter, 0)));
                 parts.accepted = Some(Accepted { client, number, service, expires, checksum, letter, body });
             }
             What::Moved { moves, letter, service } => {
                 let parts = self.requests.entry(record.id).or_default();
                 if parts.moved.as_ref().is_none_or(|last| last.letter.moves <= moves) {
                     let service = Bytes::copy_from_slice(service);
-                    parts.moved = Some(Moved { service, letter: RecoveredLetter::new(letter, moves) });
+                    parts.moved = Some(Box::new(Moved { service, letter: RecoveredLetter::new(letter, moves) }));
                 }
             }
             What::Finished { status, body } => {
                 let parts = self.requests.entry(record.id).or_default();
-                parts.outcome = Some((status, Part::of(body)));
+                parts.outcome = Some(Box::new((status, Part::of(body))));
                 if let Some(accepted) = &mut parts.accepted {
                     accepted.body = Part::Dropped;
                 }
@@ -111,7 +112,7 @@ impl Replay {
                 files.insert(name);
                 Ok(Body::large(body))
             };
-            match complete(&storage.path(""), id, parts, &mut open) {
+            match complete(&storage.path(""), id, *parts, &mut open) {
                 Ok(request) => requests.push(request),
                 Err(error) if cut.is_none() && !has_gaps => return Err(error),
                 Err(error) => {
@@ -140,7 +141,7 @@ impl Replay {
                 JournalError::Io { action: "open the body", path, source }
             }),
         };
-        let requests = self.requests.into_iter().map(|(id, parts)| complete(log, id, parts, &mut open));
+        let requests = self.requests.into_iter().map(|(id, parts)| complete(log, id, *parts, &mut open));
         let mut requests = requests.collect::<Result<Vec<_>, _>>()?;
         requests.sort_unstable_by_key(|request| request.id);
         Ok(requests)
@@ -181,7 +182,7 @@ fn complete(
         Part::InFile(length) => open(of_outcome, Place::File(length)),
         Part::Shared(place) => open(of_outcome, Place::Shared(place)),
     };
-    let outcome = match parts.outcome {
+    let outcome = match parts.outcome.map(|outcome| *outcome) {
         Some((status, part)) => Some((status, body_of(part, true)?)),
         None if matches!(accepted.body, Part::Dropped) => return Err(missing("a request's outcome is missing")),
         None => None,
@@ -190,7 +191,7 @@ fn complete(
     let body = body_of(body, false)?;
     let (service, letter) = match (parts.moved, letter) {
         (Some(moved), Some(_)) => (moved.service, Some(moved.letter)),
-        (_, letter) => (service, letter),
+        (_, letter) => (service, letter.map(|letter| *letter)),
     };
     Ok(RecoveredRequest { id, client, number, service, expires, checksum, letter, body, outcome })
 }
