@@ -119,6 +119,7 @@ impl Operation for Driver<'_> {
         let is_hashing = self.hash()?;
         self.offer(connection);
         self.send(connection, now);
+        connection.watch_buffers(now);
         let wait = self.own_wait(connection, now);
         if self.slowness.note(wait, now) && self.is_connected {
             connection.send(&Request::Credit { bytes: 0, slow: self.slowness.said() });
