@@ -303,6 +303,10 @@ impl Clients {
                 if let Ok(Request::Fetch(fetch)) = &mut request {
                     fetch.chunk_bytes = chunk_bytes(self.bytes_per_second, fetch.chunk_bytes);
                 }
+                if let Ok(Request::Push(push)) = &mut request {
+                    // A slice would keep the whole read buffer.
+                    push.content = frames.get(2).map(|content| Bytes::copy_from_slice(content));
+                }
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
                 match &request {
