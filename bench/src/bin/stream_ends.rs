@@ -83,7 +83,13 @@ async fn main() -> Result<()> {
     let mut times = Vec::with_capacity(options.requests);
     while answered < options.requests || confirmed < options.requests {
         while sent_at.len() < options.requests && sent_at.len() - answered.min(confirmed) < options.ahead {
-            let mut body = vec![b'.'; options.size.max(8)];
+            // As those of `tow call --count`, of which each is another one.
+            let mut random = sent_at.len() as u64 | 1 << 63;
+            let mut body = vec![0; options.size.max(8)];
+            for word in body.chunks_mut(8) {
+                random = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ random >> 29;
+                word.copy_from_slice(&random.to_le_bytes()[..word.len()]);
+            }
             body[..8].copy_from_slice(&(sent_at.len() as u64).to_le_bytes());
             client.publish_with_reply(SUBJECT, "bench.acks", body.into()).await?;
             sent_at.push(Instant::now());

@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
+use std::borrow::Cow;
+use std::cell::RefCell;
 
 /// The format that this build writes and reads.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 const MAGIC: &[u8; 8] = b"TOWCELL\n";
 /// Bytes before the content.
 pub const HEADER_BYTES: usize = 72;
@@ -21,6 +23,25 @@ pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024 + 8 * 1024;
 pub const ENDPOINT_BYTES_MAX: usize = 255;
 
 const CHECKSUM_AT: std::ops::Range<usize> = 12..16;
+/// Shortest content that is worth compressing.
+const COMPRESSED_FROM: usize = 256;
+
+thread_local! {
+    /// A new one for each message would cost more than compressing it.
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = RefCell::new(zstd::bulk::Compressor::new(1).ok());
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = RefCell::new(zstd::bulk::Decompressor::new().ok());
+}
+
+/// The content compressed, if that is possible and shorter.
+fn compressed(content: &[u8]) -> Option<Vec<u8>> {
+    let compressed = COMPRESSOR.with_borrow_mut(|compressor| compressor.as_mut()?.compress(content).ok())?;
+    (compressed.len() < content.len()).then_some(compressed)
+}
+
+/// Undoes [`compressed`].
+fn decompressed(content: &[u8]) -> Option<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| decompressor.as_mut()?.decompress(content, MESSAGE_BYTES_MAX).ok())
+}
 
 /// Bytes of a term's secret.
 pub const SECRET_BYTES: usize = 32;
@@ -119,6 +140,10 @@ pub enum BadMessage {
 impl Header {
     /// The message with this content, and its checksum. The caller has checked the limits.
     pub fn encode(&self, content: &[u8]) -> (Bytes, u32) {
+        let is_long = self.kind == Kind::Records && content.len() >= COMPRESSED_FROM;
+        let compressed = is_long.then(|| compressed(content)).flatten();
+        let is_compressed = compressed.is_some();
+        let content = compressed.as_deref().unwrap_or(content);
         let mut bytes = Vec::with_capacity(HEADER_BYTES + content.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -128,7 +153,7 @@ impl Header {
             Kind::Beat => 3,
             Kind::Leave => 4,
         });
-        bytes.push(0);
+        bytes.push(is_compressed.into());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&self.epoch.to_le_bytes());
         bytes.extend_from_slice(&self.broker);
@@ -145,7 +170,7 @@ impl Header {
     }
 
     /// The header, content and checksum of a message.
-    pub fn decode(message: &[u8]) -> Result<(Header, &[u8], u32), BadMessage> {
+    pub fn decode(message: &[u8]) -> Result<(Header, Cow<'_, [u8]>, u32), BadMessage> {
         let damaged = |what| Err(BadMessage::Damaged(what));
         if message.len() > MESSAGE_BYTES_MAX {
             return damaged("it is longer than messages of a log are");
@@ -167,12 +192,13 @@ impl Header {
             return damaged("its checksum is wrong");
         }
         let kind = match (header[10], header[11]) {
-            (1, 0) => Kind::Records,
+            (1, 0 | 1) => Kind::Records,
             (2, 0) => Kind::Take,
             (3, 0) => Kind::Beat,
             (4, 0) => Kind::Leave,
             _ => return damaged("it is of an unknown kind"),
         };
+        let is_compressed = header[11] == 1;
         let mut broker = [0; 16];
         broker.copy_from_slice(&header[24..40]);
         let (part, parts) = (u32_at(header, 48), u32_at(header, 52));
@@ -196,9 +222,13 @@ impl Header {
             return damaged("it has a number that can't be");
         }
         match kind {
-            Kind::Take | Kind::Beat => Leader::decode(content).map(|_| (header, content, checksum)),
+            Kind::Take | Kind::Beat => Leader::decode(content).map(|_| (header, Cow::Borrowed(content), checksum)),
             Kind::Leave if !content.is_empty() => damaged("it has content"),
-            _ => Ok((header, content, checksum)),
+            Kind::Records if is_compressed => match decompressed(content) {
+                Some(content) => Ok((header, Cow::Owned(content), checksum)),
+                None => damaged("its content isn't compressed as it says"),
+            },
+            _ => Ok((header, Cow::Borrowed(content), checksum)),
         }
     }
 
@@ -258,7 +288,7 @@ mod tests {
                 let (part_number, parts) = (index as u32 + 1, messages.len() as u32);
                 prop_assert_eq!(found, Header { part: part_number, parts, previous, ..header });
                 previous = checksum;
-                joined.extend_from_slice(part);
+                joined.extend_from_slice(&part);
             }
             prop_assert_eq!(joined, content);
         }
@@ -292,7 +322,7 @@ mod tests {
                 bytes[CHECKSUM_AT].copy_from_slice(&checksum.to_le_bytes());
                 if let Ok((header, content, _)) = Header::decode(&bytes) {
                     prop_assert!(header.part >= 1 && header.part <= header.parts);
-                    prop_assert_eq!(header.encode(content).0, Bytes::from(bytes));
+                    prop_assert_eq!(header.encode(&content).0, Bytes::from(bytes));
                 }
             }
         }

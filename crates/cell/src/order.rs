@@ -113,7 +113,7 @@ impl Order {
         if incomplete.content.len() + content.len() > RECORD_BYTES_MAX {
             return damaged(&"the block is longer than blocks are");
         }
-        incomplete.content.extend_from_slice(content);
+        incomplete.content.extend_from_slice(&content);
         incomplete.bytes += message.len() as u64;
         if part < parts {
             return Ok(None);

@@ -388,7 +388,7 @@ impl Link {
             figures.behind = if member.role() == Role::Leading { 0 } else { self.server.behind() };
             figures.log.segments = stretches.count();
             figures.log.log_bytes = stretches.bytes();
-            figures.log.needed_bytes = stretches.content.needed();
+            figures.log.needed_bytes = stretches.needed();
             figures.log.requests = stretches.content.requests() as u64;
         };
         self.shared.publish(update, self.space(), self.failure());
@@ -456,7 +456,7 @@ pub(super) async fn look(server: &mut Server, within: Duration) -> CellState {
         format: 0,
         leader: member.leader().map(|(epoch, endpoint)| (epoch, endpoint.to_owned())),
         requests: stretches.content.requests() as u64,
-        needed_bytes: stretches.content.needed(),
+        needed_bytes: stretches.needed(),
         is_led,
         failure,
     }

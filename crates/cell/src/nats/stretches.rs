@@ -21,7 +21,23 @@ struct Stretch {
     /// Its first message counts.
     first: u64,
     last: u64,
-    bytes: u64,
+    size: Size,
+}
+
+/// Bytes of blocks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// As they are in the log.
+    stored: u64,
+    /// Of their content, which may be compressed in the log.
+    content: u64,
+}
+
+impl Size {
+    /// Bytes of the log that so many of the content take.
+    fn stored_of(self, content: u64) -> u64 {
+        (u128::from(content) * u128::from(self.stored) / u128::from(self.content.max(1))) as u64
+    }
 }
 
 /// Content of the log as far as it was read.
@@ -29,7 +45,7 @@ struct Stretch {
 pub(super) struct Stretches {
     pub content: Content,
     stretches: VecDeque<Stretch>,
-    bytes: u64,
+    size: Size,
     /// Most bytes of the log.
     bytes_max: u64,
 }
@@ -47,7 +63,7 @@ pub(super) struct Oldest {
 
 impl Stretches {
     pub fn new(bytes_max: u64) -> Stretches {
-        Stretches { content: Content::new(), stretches: VecDeque::new(), bytes: 0, bytes_max }
+        Stretches { content: Content::new(), stretches: VecDeque::new(), size: Size::default(), bytes_max }
     }
 
     fn stretch_bytes(&self) -> u64 {
@@ -57,19 +73,26 @@ impl Stretches {
     /// Adds a block that counts. The error says why its records can't be used.
     pub fn add(&mut self, block: &Block) -> Result<(), String> {
         let most = self.stretch_bytes();
-        let is_full = |s: &Stretch| s.bytes >= most || s.last - s.first >= STRETCH_MESSAGES;
+        let is_full = |s: &Stretch| s.size.stored >= most || s.last - s.first >= STRETCH_MESSAGES;
         let number = match self.stretches.back() {
             Some(last) if !is_full(last) => last.number,
             last => {
                 let number = last.map_or(1, |last| last.number + 1);
-                self.stretches.push_back(Stretch { number, first: block.first, last: block.first, bytes: 0 });
+                self.stretches.push_back(Stretch {
+                    number,
+                    first: block.first,
+                    last: block.first,
+                    size: Size::default(),
+                });
                 number
             }
         };
         if let Some(last) = self.stretches.back_mut() {
             last.last = block.last;
-            last.bytes += block.bytes;
-            self.bytes += block.bytes;
+            for size in [&mut last.size, &mut self.size] {
+                size.stored += block.bytes;
+                size.content += block.content.len() as u64;
+            }
         }
         if block.kind == Kind::Records {
             let applied = self.content.apply(&block.content, number);
@@ -80,7 +103,12 @@ impl Stretches {
 
     /// Bytes of all blocks.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.size.stored
+    }
+
+    /// Bytes of the log for what is needed of it, if it were alone in blocks as large as these.
+    pub fn needed(&self) -> u64 {
+        self.size.stored_of(self.content.needed())
     }
 
     pub fn count(&self) -> u64 {
@@ -90,12 +118,12 @@ impl Stretches {
     /// The oldest stretch, if it is to be trimmed: entries wait for space, or the log has much that isn't needed.
     pub fn oldest(&self, has_no_space: bool) -> Option<Oldest> {
         let (oldest, next) = (self.stretches.front()?, self.stretches.get(1)?);
-        let (needed, spare) = (self.content.needed(), SPARE_BYTES.min(self.bytes_max / 8));
+        let (bytes, needed, spare) = (self.bytes(), self.needed(), SPARE_BYTES.min(self.bytes_max / 8));
         // Half full, it is to have no more than half as much again as it needs.
-        let is_tight = self.bytes > self.bytes_max / 2 && self.bytes > needed + needed / 2 + 2 * self.stretch_bytes();
-        let is_mostly_unneeded = self.content.needed_of(oldest.number) < oldest.bytes / 2;
-        let is_of_use = has_no_space && (is_mostly_unneeded || self.bytes > needed + needed / 8 + self.stretch_bytes());
-        (is_tight || is_of_use || self.bytes > (NEEDED_TIMES * needed).max(spare)).then(|| Oldest {
+        let is_tight = bytes > self.bytes_max / 2 && bytes > needed + needed / 2 + 2 * self.stretch_bytes();
+        let is_mostly_unneeded = self.content.needed_of(oldest.number) < oldest.size.content / 2;
+        let is_of_use = has_no_space && (is_mostly_unneeded || bytes > needed + needed / 8 + self.stretch_bytes());
+        (is_tight || is_of_use || bytes > (NEEDED_TIMES * needed).max(spare)).then(|| Oldest {
             number: oldest.number,
             first: oldest.first,
             end: next.first,
@@ -126,7 +154,8 @@ impl Stretches {
         while let Some(first) = self.stretches.front()
             && first.number <= oldest.number
         {
-            self.bytes -= first.bytes;
+            self.size.stored -= first.size.stored;
+            self.size.content -= first.size.content;
             self.stretches.pop_front();
         }
         self.content.forget_before(oldest.number + 1);
@@ -192,8 +221,11 @@ mod tests {
         let (order, messages, stretches) = (Order::default(), Vec::new(), Stretches::new(1 << 30));
         let mut log = Log { order, messages, header, stretches };
         log.append(Kind::Take, &[0; SECRET_BYTES]);
-        let body = Body::from(vec![7; 3_000]);
         for id in 1..=20_000_u64 {
+            // As large in the log as here: nothing in it can be compressed.
+            let bytes =
+                (0..750).flat_map(|word| crc32c::crc32c(&[id, word].map(u64::to_le_bytes).concat()).to_le_bytes());
+            let body = Body::from(bytes.collect::<Vec<u8>>());
             let mut records = Vec::new();
             let (client, service) = ([1; 16], &b"echo"[..]);
             let entry = Entry::Accepted {

@@ -273,7 +273,7 @@ async fn run_client(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCel
     // The client's index is in the number, so that a reply to the wrong client is found.
     let global = |number: u64| number << client_bits(load.clients) | index;
     let interval = load.rate.map(|rate| Duration::from_secs_f64(clients as f64 / rate.max(1e-3)));
-    let filler: Vec<u8> = (0..load.size).map(|place| b'a' + (place % 26) as u8).collect();
+    let filler = filler(load.size);
     let mut body = filler.clone();
     let mut times = StartTimes { first: 1, at: VecDeque::new() };
     let (mut sent, mut done) = (0, 0);
@@ -294,7 +294,7 @@ async fn run_client(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCel
                     break;
                 }
             }
-            put_number(&mut body, global(sent + 1));
+            write_body(&mut body, global(sent + 1), &filler);
             match requests.try_send(&load.service, &body[..], load.options) {
                 Ok(number) => {
                     debug_assert_eq!(number, sent + 1);
@@ -357,18 +357,38 @@ fn client_bits(clients: usize) -> u32 {
     clients.next_power_of_two().trailing_zeros()
 }
 
-/// Writes the number at the front; only its last bytes if the body is short.
-fn put_number(body: &mut [u8], number: u64) {
-    let bytes = NUMBER_BYTES.min(body.len());
-    body[..bytes].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - bytes..]);
+/// Bytes without a pattern.
+fn filler(size: usize) -> Vec<u8> {
+    let words = (1..=size.div_ceil(8) as u64).flat_map(|number| mixed(number).to_ne_bytes());
+    words.take(size).collect()
+}
+
+/// The number with all its bits mixed.
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    number ^ number >> 32
+}
+
+/// Makes it the body of request `number`: the number, only its last bytes if the body is short, and the filler, changed for each number. A
+/// broker that compresses requests finds nothing to compress in it, as in requests of which each is another one.
+fn write_body(body: &mut [u8], number: u64, filler: &[u8]) {
+    let mask = mixed(number).to_ne_bytes();
+    for (bytes, from) in body.chunks_mut(mask.len()).zip(filler.chunks(mask.len())) {
+        bytes.iter_mut().zip(from).zip(mask).for_each(|((byte, from), mask)| *byte = from ^ mask);
+    }
+    let head = NUMBER_BYTES.min(body.len());
+    body[..head].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - head..]);
 }
 
 /// True if this is the body of request `number`, made of this filler.
 fn is_body(bytes: &[u8], number: u64, filler: &[u8]) -> bool {
     let (head, tail) = bytes.split_at(NUMBER_BYTES.min(bytes.len()));
+    let mask = mixed(number).to_ne_bytes();
+    let is_same = |(bytes, from): (&[u8], &[u8])| bytes.iter().zip(from).zip(mask).all(|((b, from), m)| *b == from ^ m);
     bytes.len() == filler.len()
         && *head == number.to_be_bytes()[NUMBER_BYTES - head.len()..]
-        && *tail == filler[head.len()..]
+        && tail.chunks(mask.len()).zip(filler[head.len()..].chunks(mask.len())).all(is_same)
 }
 
 /// Reads a spooled body.
@@ -412,9 +432,9 @@ mod tests {
     #[test]
     fn wrong_number_length_or_content_is_noticed() {
         for size in [1, 5, 8, 9, 32] {
-            let filler = vec![b'x'; size];
+            let filler = filler(size);
             let mut body = filler.clone();
-            put_number(&mut body, 513);
+            write_body(&mut body, 513, &filler);
             assert!(is_body(&body, 513, &filler), "{size}");
             assert!(!is_body(&body, 514, &filler), "{size}");
             assert!(!is_body(&body[1..], 513, &filler), "{size}");
