@@ -4,6 +4,7 @@
 //! programs that we are compared with are in `bench/peers`.
 
 mod brokers;
+mod cells;
 mod ends;
 mod exchange;
 mod folder;

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How long a server may take to say that it is ready.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long a server may take to end when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program may take.

@@ -36,7 +36,7 @@ const PEERS: [(&str, &[&str], bool); 18] = [
 ];
 
 /// Programs of the system and the Debian package that each is in.
-const TOOLS: [(&str, &str); 14] = [
+const TOOLS: [(&str, &str); 17] = [
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("rsync", "rsync"),
@@ -51,6 +51,9 @@ const TOOLS: [(&str, &str); 14] = [
     ("lsyncd", "lsyncd"),
     ("syncthing", "syncthing"),
     ("inotifywait", "inotify-tools"),
+    ("rabbitmq-server", "rabbitmq-server"),
+    ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server"),
+    ("epmd", "erlang-base"),
 ];
 
 /// Programs in the Python environment that `bench/peers/requirements.txt` describes.

@@ -39,6 +39,28 @@ test('a peer that is clicked can be disconnected, and its client connects again'
   assert.notEqual(again.peer, worker.id);
 });
 
+test('through which broker of a cell a peer is connected is a column, if any is', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 1);
+  const page = await open(t, broker, { at: 'Peers' });
+  const worker = row(page, 'worker of echo');
+  const head = page.getByRole('columnheader', { name: 'Through' });
+  await worker.waitFor();
+  assert.equal(await head.count(), 0);
+  // As the leader of a cell says it of a peer that another broker relays.
+  await page.route(/\/api\/v1\/peers(\?|$)/, async (route) => {
+    const response = await route.fetch();
+    const reply = await response.json();
+    for (const one of reply.peers) one.through = 'tcp://b:5555';
+    await route.fulfill({ response, json: reply });
+  });
+  await worker.getByRole('cell', { name: 'tcp://b:5555' }).waitFor();
+  await head.waitFor();
+  await page.unrouteAll({ behavior: 'wait' });
+  await head.waitFor({ state: 'detached' });
+});
+
 test('a peer that is blocked stays out until it is unblocked, and the page says what was done', async (t) => {
   const broker = await Server.start(t, 'broker');
   broker.tow('work', 'echo', '--echo');

@@ -14,9 +14,7 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 /// Runs the tests in a folder below target, where npm's packages are installed. What can't be installed is skipped, with the
 /// reason.
 pub fn run() -> Result<Outcome, String> {
-    let chromium = std::env::var_os("CHROMIUM").map_or_else(|| PathBuf::from(CHROMIUM), PathBuf::from);
-    // Not below CARGO_TARGET_DIR: tsconfig.json has this path.
-    let folder = workspace().join("target/browser");
+    let (folder, chromium) = places();
     if let Err(why) = ready(&folder, &chromium) {
         return Ok(Outcome::Skipped(why));
     }
@@ -35,6 +33,23 @@ pub fn run() -> Result<Outcome, String> {
     )?;
     println!("pictures of all views are in {}", target().join("page").display());
     Ok(Outcome::Passed)
+}
+
+/// Searches the site of the documentation, which is in this folder. `Some`: why it is skipped.
+pub fn site(book: &Path) -> Result<Option<String>, String> {
+    let (folder, chromium) = places();
+    if let Err(why) = ready(&folder, &chromium) {
+        return Ok(Some(why));
+    }
+    let mut node = Command::new("node");
+    node.args(["--test", "--test-timeout=120000", "--test-reporter=spec", "site.mjs"]).current_dir(&folder);
+    check(node.env("SITE", book).env("CHROMIUM", chromium)).map(|()| None)
+}
+
+/// The folder of the tests, not below CARGO_TARGET_DIR: tsconfig.json has this path; and the browser.
+fn places() -> (PathBuf, PathBuf) {
+    let chromium = std::env::var_os("CHROMIUM").map_or_else(|| PathBuf::from(CHROMIUM), PathBuf::from);
+    (workspace().join("target/browser"), chromium)
 }
 
 /// Puts the sources and npm's packages into the folder, and looks for the browser.

@@ -21,7 +21,7 @@ Usage: cargo xtask COMMAND
   test [OPTION]...      everything, as in CI: all steps but quick
   docs                  the documentation as a site in target/site/book: the step `site` alone
   tidy                  the step of that name alone
-  dist [OPTION]...      a tarball, a Debian package, a wheel and an image of a release build, and Python's wheel, the same bytes each time:
+  dist [OPTION]...      a tarball, a .deb, an .rpm, a wheel and an image of a release build, and Python's wheel, the same bytes each time:
                         --out DIR [default: target/packages]; --binary PROGRAM instead of building one; --check packs twice and tries them
   torture [OPTION]...   random operations and faults on real servers and followers: --minutes N [default: 10], --seed N
   bench micro [FILTER]  microbenchmarks of codecs and of the broker's core

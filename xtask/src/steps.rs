@@ -135,7 +135,7 @@ impl Step {
             Self::Clippy => "lints; a warning is an error",
             Self::Crates => "the crates as others use them: zmtp without its features, and packages",
             Self::Site => {
-                "the documentation as a site in target/site, by mdBook, which it installs; a broken link is an error"
+                "the documentation as a site in target/site, by mdBook, which it installs; no broken link, and its search in Chromium"
             }
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Quick => "unit tests within src, with few cases of property tests",

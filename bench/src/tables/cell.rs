@@ -1,30 +1,29 @@
 //! Requests in a log on three servers, before they are confirmed.
 
-use std::fs;
-use std::net::TcpListener;
-use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::{Bound, Content, Layout, Plan, Rows, Target};
 use crate::Bench;
 use crate::brokers::emptied;
+use crate::cells::{Cell, Nats};
 use crate::exchange::{LIMIT, Report, SETTLE};
-use crate::process::{Life, Ready, Running, Server, ServerSpec, run};
+use crate::process::{Life, Ready, Running, Server, ServerSpec};
+use crate::programs::peers_folder;
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
 
 const SIZE: &str = "30";
 const AHEAD: &str = "1000";
 const OURS: &str = "tow broker in a cell";
+const STANDBY: &str = "the same, its standby alone";
 const JOURNAL: &str = "tow broker --journal";
 const STREAM: &str = "JetStream, a message a request";
+/// As Debian has it.
+const RABBIT_SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 const RABBIT: &str = "RabbitMQ, quorum queue";
-/// How long NATS may take to choose a leader.
-const LEADER_LIMIT: Duration = Duration::from_secs(30);
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
     let variant = |kind, name: &str, how: &str, run| Variant {
@@ -42,13 +41,19 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
             Kind::Ours,
             OURS,
             &format!("{nats} ; 2 tow broker --queue nats://... --cell bench ; {ends} --count {many}"),
-            Box::new(move |_| Ok(vec![ours(bench, true, many)?])),
+            Box::new(move |_| Ok(vec![ours(bench, true, many, Of::All)?])),
+        ),
+        variant(
+            Kind::Ours,
+            STANDBY,
+            &format!("{nats} ; 2 tow broker --queue nats://... --cell bench ; {ends} --count {many}"),
+            Box::new(move |_| Ok(vec![ours(bench, true, many, Of::Standby)?])),
         ),
         variant(
             Kind::Ours,
             JOURNAL,
             &format!("tow broker --journal DIR ; {ends} --count {many}"),
-            Box::new(move |_| Ok(vec![ours(bench, false, many)?])),
+            Box::new(move |_| Ok(vec![ours(bench, false, many, Of::All)?])),
         ),
         variant(
             Kind::Peer,
@@ -56,96 +61,40 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
             &format!("{nats} ; stream_ends --requests {few} --ahead 1000 --size 30"),
             Box::new(move |_| Ok(vec![stream(bench, few)?])),
         ),
-        variant(Kind::Peer, RABBIT, "", Box::new(|_| bail!("this bench has no client for it"))),
+        variant(
+            Kind::Peer,
+            RABBIT,
+            &format!("3 rabbitmq-server ; rabbit_ends.py --requests {few} --ahead 1000 --size 30"),
+            Box::new(move |_| Ok(vec![rabbit(bench, few)?])),
+        ),
     ];
     Plan { content: content(), variants, targets }
 }
 
-/// Three NATS servers of one JetStream, each synced at each write.
-struct Nats {
-    servers: Vec<Server>,
-    url: String,
-}
-
-impl Nats {
-    fn start(bench: &Bench) -> Result<Nats> {
-        let state = emptied(bench.folder.path(), "cell")?;
-        // All at once: a free port that is asked for again may be given again.
-        let listeners = (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-        let ports = listeners.iter().map(|l| Ok(l.local_addr()?.port())).collect::<Result<Vec<u16>>>()?;
-        drop(listeners);
-        let (clients, routes) = ports.split_at(3);
-        let all: Vec<String> = routes.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
-        let mut servers = Vec::new();
-        for (node, (client, route)) in clients.iter().zip(routes).enumerate() {
-            let store = state.join(node.to_string());
-            let config = state.join(format!("{node}.conf"));
-            let text = format!(
-                "server_name: n{node}\nlisten: 127.0.0.1:{client}\n\
-                 jetstream {{ store_dir: \"{}\", sync_interval: always }}\n\
-                 cluster {{ name: c, listen: 127.0.0.1:{route}, routes: [{}] }}\n",
-                store.display(),
-                all.join(", ")
-            );
-            fs::write(&config, text)?;
-            let mut command = bench.programs.command("nats-server")?;
-            command.arg("--config").arg(config);
-            let spec = ServerSpec { command, ready: Ready::Port(*client), life: Life::Long };
-            servers.push(Server::start(spec, bench.folder.path())?);
-        }
-        let urls: Vec<String> = clients.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
-        Ok(Nats { servers, url: urls.join(",") })
-    }
-
-    /// Runs a command until it succeeds: a cluster needs a while until it has a leader.
-    fn make(&self, command: impl Fn() -> Result<Command>, logs: &Path) -> Result<()> {
-        let until = Instant::now() + LEADER_LIMIT;
-        loop {
-            match run(command()?, logs) {
-                Ok(_) => return Ok(()),
-                Err(error) if Instant::now() > until => return Err(error),
-                Err(_) => thread::sleep(SETTLE),
-            }
-        }
-    }
+/// Whose processor time and memory are reported.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    All,
+    Standby,
 }
 
 /// Our broker, with a standby in a cell.
-fn ours(bench: &Bench, in_cell: bool, requests: u64) -> Result<Sample> {
+fn ours(bench: &Bench, in_cell: bool, requests: u64, of: Of) -> Result<Sample> {
     let logs = bench.folder.path();
     let tow = || bench.programs.command("tow-with-cells");
-    let nats = if in_cell { Some(Nats::start(bench)?) } else { None };
-    let queue = |command: &mut Command, nats: &Nats| {
-        command.args(["--queue", &nats.url, "--cell", "bench"]);
-    };
-    if let Some(nats) = &nats {
-        let init = || {
-            let mut command = tow()?;
-            command.args(["queue", "init", "--queue-size", "512M"]);
-            queue(&mut command, nats);
-            Ok(command)
-        };
-        nats.make(init, logs)?;
-    }
-    let broker = || {
-        let mut command = tow()?;
-        command.args(["broker", "--bind", &format!("tcp://127.0.0.1:{}", free_port()?)]);
-        match &nats {
-            Some(nats) => queue(&mut command, nats),
-            None => _ = command.arg("--journal").arg(emptied(logs, "journal")?),
+    let cell = if in_cell { Some(Cell::start(bench)?) } else { None };
+    let mut servers = Vec::new();
+    match &cell {
+        Some(cell) => {
+            servers.push(cell.leader(bench, free_port()?)?);
+            servers.push(Server::start(cell.broker(bench, free_port()?)?, logs)?);
         }
-        Server::start(ServerSpec { command, ready: Ready::Line, life: Life::Long }, logs)
-    };
-    let mut servers = vec![broker()?];
-    // It leads before there is another one.
-    let leads = |server: &Server| nats.is_none() || server.log_tail().contains("this broker leads the cell");
-    let until = Instant::now() + LEADER_LIMIT;
-    while !leads(&servers[0]) {
-        anyhow::ensure!(Instant::now() < until, "it doesn't lead: {}", servers[0].log_tail());
-        thread::sleep(SETTLE);
-    }
-    if nats.is_some() {
-        servers.push(broker()?);
+        None => {
+            let mut command = tow()?;
+            command.args(["broker", "--bind", &format!("tcp://127.0.0.1:{}", free_port()?)]);
+            command.arg("--journal").arg(emptied(logs, "journal")?);
+            servers.push(Server::start(ServerSpec { command, ready: Ready::Line, life: Life::Long }, logs)?);
+        }
     }
     let endpoint = format!("tcp://127.0.0.1:{}", servers[0].port);
     let mut command = tow()?;
@@ -156,26 +105,26 @@ fn ours(bench: &Bench, in_cell: bool, requests: u64) -> Result<Sample> {
     command.args(["--size", SIZE, "--json"]);
     thread::sleep(SETTLE);
     worker.start_counting();
-    let mut stores = nats.map_or_else(Vec::new, |nats| nats.servers);
+    let mut stores = cell.map_or_else(Vec::new, |cell| cell.nats.servers);
     servers.iter_mut().chain(&mut stores).for_each(Server::start_counting);
     let finished = Running::start(command, logs)?.finish(LIMIT)?;
     worker.stop_counting();
     servers.iter_mut().chain(&mut stores).for_each(Server::stop_counting);
     let worker = worker.stop()?;
-    let peak = |servers: Vec<Server>| -> Result<(f64, Option<u64>)> {
-        let usages = servers.into_iter().map(Server::stop).collect::<Result<Vec<_>>>()?;
-        Ok((
-            usages.iter().map(|usage| usage.cpu_seconds).sum(),
-            usages.iter().filter_map(|usage| usage.peak_bytes).max(),
-        ))
-    };
+    let stopped = |servers: Vec<Server>| servers.into_iter().map(Server::stop).collect::<Result<Vec<_>>>();
     let has_stores = !stores.is_empty();
-    let (cpu, peak_bytes) = peak(servers)?;
-    let (store_cpu, _) = peak(stores)?;
+    let usages = stopped(servers)?;
+    let store_cpu: f64 = stopped(stores)?.iter().map(|usage| usage.cpu_seconds).sum();
     let report = Report::read(&finished.stdout, requests)?;
+    if of == Of::Standby {
+        let standby = usages.last().context("no standby")?;
+        let sample = sample(&report, standby.cpu_seconds, None, 0.0);
+        return Ok(Sample { server_peak_bytes: standby.peak_bytes, receiver_cpu_seconds: None, ..sample });
+    }
+    let cpu: f64 = usages.iter().map(|usage| usage.cpu_seconds).sum();
     Ok(Sample {
         worker_cpu_seconds: Some(worker.cpu_seconds),
-        server_peak_bytes: peak_bytes,
+        server_peak_bytes: usages.iter().filter_map(|usage| usage.peak_bytes).max(),
         ..sample(&report, cpu + store_cpu, has_stores.then_some(store_cpu), finished.cpu_seconds)
     })
 }
@@ -198,6 +147,28 @@ fn stream(bench: &Bench, requests: u64) -> Result<Sample> {
     let cpu = usages.iter().map(|usage| usage.cpu_seconds).sum();
     let report = Report::read(&finished.stdout, requests).context("JetStream")?;
     Ok(sample(&report, cpu, Some(cpu), finished.cpu_seconds))
+}
+
+/// A client and a worker of a quorum queue with three members.
+fn rabbit(bench: &Bench, requests: u64) -> Result<Sample> {
+    let logs = bench.folder.path();
+    // The program that is on the PATH changes to a user of its own.
+    let server = bench.programs.command("rabbitmq-server").and(bench.programs.command(RABBIT_SERVER))?;
+    let mut command = bench.programs.command("python")?;
+    command.arg(peers_folder().join("rabbit.py")).arg("--server").arg(server.get_program());
+    command.arg("--epmd").arg(bench.programs.command("epmd")?.get_program());
+    command.arg("--folder").arg(emptied(logs, "rabbit")?);
+    let mut nodes = Server::start(ServerSpec { command, ready: Ready::Line, life: Life::Long }, logs)?;
+    let mut command = bench.programs.command("python")?;
+    command.arg(peers_folder().join("rabbit_ends.py")).args(["--port", &nodes.port.to_string()]);
+    command.args(["--requests", &requests.to_string(), "--ahead", AHEAD, "--size", SIZE]);
+    nodes.start_counting();
+    let finished = Running::start(command, logs)?.finish(LIMIT)?;
+    nodes.stop_counting();
+    let cpu = nodes.stop()?.cpu_seconds;
+    let report = Report::read(&finished.stdout, requests).context("RabbitMQ")?;
+    // The client is in Python: its processor time says nothing about RabbitMQ.
+    Ok(Sample { receiver_cpu_seconds: None, ..sample(&report, cpu, Some(cpu), 0.0) })
 }
 
 fn sample(report: &Report, server_cpu: f64, store_cpu: Option<f64>, client_cpu: f64) -> Sample {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use super::{Bound, Content, Layout, Plan, Rows, Target};
 use crate::Bench;
 use crate::brokers::emptied;
+use crate::cells::Cell;
 use crate::exchange::{LIMIT, Report, SETTLE};
 use crate::process::{Life, Ready, Running, Server, ServerSpec, show};
 use crate::programs::Programs;
@@ -24,6 +25,8 @@ const ASKING: Duration = Duration::from_millis(600);
 const REQUESTS: &str = "2000000";
 
 const OURS: &str = "two tow brokers";
+const CELL_KILLED: &str = "two tow brokers of a cell";
+const CELL_STOPPED: &str = "two tow brokers of a cell, SIGTERM";
 const OURS_AGAIN: &str = "tow broker, started again";
 const GUIDE: &str = "broker in C, started again, timeout 2500 ms";
 
@@ -32,6 +35,10 @@ const GUIDE: &str = "broker in C, started again, timeout 2500 ms";
 struct Scenario {
     ours: bool,
     journal: bool,
+    /// They share a queue in three NATS servers.
+    cell: bool,
+    /// By SIGKILL, rather than SIGTERM.
+    killed: bool,
     /// Another broker is there already, instead of the same one being started again.
     standby: bool,
     ahead: u64,
@@ -40,14 +47,19 @@ struct Scenario {
 }
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
-    let ours = |standby, journal, ahead| Scenario { ours: true, journal, standby, ahead, timeout_ms: 0 };
-    let stock = |standby, timeout_ms| Scenario { ours: false, journal: false, standby, ahead: 1, timeout_ms };
+    let own =
+        Scenario { ours: true, journal: false, cell: false, killed: true, standby: false, ahead: 1, timeout_ms: 0 };
+    let ours = |standby, journal, ahead| Scenario { journal, standby, ahead, ..own };
+    let in_cell = |killed| Scenario { cell: true, standby: true, killed, ..own };
+    let stock = |standby, timeout_ms| Scenario { ours: false, standby, timeout_ms, ..own };
     let variants = [
         (Kind::Ours, OURS, ours(true, false, 1)),
         (Kind::Ours, "two tow brokers, 100 ahead", ours(true, false, 100)),
         (Kind::Ours, OURS_AGAIN, ours(false, false, 1)),
         (Kind::Ours, "tow broker --journal, started again", ours(false, true, 1)),
         (Kind::Ours, "tow broker --journal, started again, 100 ahead", ours(false, true, 100)),
+        (Kind::Ours, CELL_KILLED, in_cell(true)),
+        (Kind::Ours, CELL_STOPPED, in_cell(false)),
         (Kind::Peer, GUIDE, stock(false, 2500)),
         (Kind::Peer, "two brokers in C, timeout 2500 ms", stock(true, 2500)),
         (Kind::Peer, "broker in C, started again, timeout 250 ms", stock(false, 250)),
@@ -123,6 +135,10 @@ fn how(bench: &Bench, scenario: Scenario) -> String {
     let endpoints = vec!["tcp://127.0.0.1:PORT".to_owned(); if scenario.standby { 2 } else { 1 }];
     let shown = || -> Result<String> {
         let mut shown = vec![show(&scenario.broker(programs, &bench.folder.join("journal"), 0)?.command)];
+        if scenario.cell {
+            shown[0] += " --queue nats://... --cell bench";
+            shown.insert(0, "3 nats-server with sync_interval: always".to_owned());
+        }
         shown.extend(scenario.workers(programs, &endpoints)?.iter().map(|worker| show(&worker.command)));
         shown.push(show(&scenario.client(programs, &endpoints)?));
         Ok(bench.anonymous(&shown.join(" ; ")))
@@ -136,19 +152,35 @@ fn fail_over(bench: &Bench, scenario: Scenario) -> Result<Sample> {
     let ports = [free_port()?, free_port()?];
     let ports = if scenario.standby { &ports[..] } else { &ports[..1] };
     let endpoints: Vec<String> = ports.iter().map(|port| format!("tcp://127.0.0.1:{port}")).collect();
-    let start = |port: &u16| Server::start(scenario.broker(programs, &state, *port)?, logs);
-    let mut brokers = ports.iter().map(start).collect::<Result<Vec<_>>>()?;
+    let cell = if scenario.cell { Some(Cell::start(bench)?) } else { None };
+    let mut brokers: Vec<Server> = Vec::new();
+    let start = |port: &u16| match &cell {
+        Some(cell) => Server::start(cell.broker(bench, *port)?, logs),
+        None => Server::start(scenario.broker(programs, &state, *port)?, logs),
+    };
+    for port in ports {
+        brokers.push(match &cell {
+            Some(cell) if brokers.is_empty() => cell.leader(bench, *port)?,
+            _ => start(port)?,
+        });
+    }
     let workers = scenario.workers(programs, &endpoints)?;
     let workers = workers.into_iter().map(|spec| Server::start(spec, logs)).collect::<Result<Vec<_>>>()?;
     thread::sleep(SETTLE);
     let client = Running::start(scenario.client(programs, &endpoints)?, logs)?;
     thread::sleep(KILLED_AFTER);
-    brokers.remove(0).kill()?;
+    let first = brokers.remove(0);
+    if scenario.killed {
+        first.kill()?;
+    } else {
+        first.stop()?;
+    }
     if !scenario.standby {
         brokers.push(start(ports.first().context("no port")?)?);
     }
     let finished = client.finish(LIMIT)?;
-    for server in workers.into_iter().chain(brokers) {
+    let stores = cell.map_or_else(Vec::new, |cell| cell.nats.servers);
+    for server in workers.into_iter().chain(brokers).chain(stores) {
         server.stop()?;
     }
     let report: Report = serde_json::from_str(&finished.stdout)?;
@@ -166,7 +198,8 @@ fn content() -> Content {
              same one, restarted at once. Our ends notice the lost connection, and the client sends again what has no outcome. \
              Stock ends can't notice it: the client asks again at the next endpoint when its timeout ends, and a \
              worker registers again when a broker that doesn't know it answers its heartbeat, which it sends at the same interval. \
-             Every reply arrives, and once.",
+             Every reply arrives, and once. The brokers of a cell share one queue: what was accepted is there at the next one, which waits 3 s for a \
+             leader that says nothing, or takes over at once from one that ends after SIGTERM.",
             KILLED_AFTER.as_millis()
         ),
         peer: GUIDE.to_owned(),
@@ -181,5 +214,7 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
     vec![
         pause_ms("to the next of two brokers, ms", 100.0, OURS),
         pause_ms("a broker that is started again, ms", 1000.0, OURS_AGAIN),
+        pause_ms("to the next broker of a cell, ms", 5000.0, CELL_KILLED),
+        pause_ms("to the next broker of a cell, planned, ms", 500.0, CELL_STOPPED),
     ]
 }

@@ -21,12 +21,16 @@ pub struct CellFigures {
     pub leaderless_for: Option<Duration>,
     /// Sequence number of the last message that was seen.
     pub seen: u64,
+    /// Messages that were read to follow the log, since this process started. Those read again count again.
+    pub read: u64,
     /// Messages behind it, when the log was last read.
     pub behind: u64,
     /// Most bytes of the stream.
     pub bytes_max: u64,
     /// Why nothing can be appended or read now.
     pub failure: Option<String>,
+    /// Why the directory of large bodies can't be used now.
+    pub bodies_failure: Option<String>,
     /// NATS, as it was last seen.
     pub nats: NatsFigures,
     /// The members of the cell, this one too. None: messages of none arrive, not even its own.

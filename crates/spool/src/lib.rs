@@ -19,7 +19,7 @@ use folder::{Folder, PREFIX};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
-use shared::Fresh;
+use shared::{COPY_BYTES, Fresh};
 use std::any::Any;
 use std::fs::File;
 use std::io;
@@ -231,6 +231,21 @@ impl SpooledBody {
         if let Some(fresh) = SpooledBody::of(body).as_ref().and_then(|body| body.fresh.as_deref()) {
             fresh.is_named.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Reads a body of a shared directory, and says how it differs from what was written. Calls `moves` after each piece.
+    pub fn damage(&self, mut moves: impl FnMut()) -> io::Result<Option<&'static str>> {
+        let Some(place) = &self.place else { return Ok(None) };
+        if self.file.metadata()?.len() != place.length {
+            return Ok(Some("has another length"));
+        }
+        let (mut hasher, mut bytes, mut done) = (blake3::Hasher::new(), vec![0; COPY_BYTES], 0);
+        while let Some(read @ 1..) = Some(self.file.read_at(&mut bytes, done)?) {
+            hasher.update(&bytes[..read]);
+            done += read as u64;
+            moves();
+        }
+        Ok((*hasher.finalize().as_bytes() != place.digest).then_some("has other bytes than it had"))
     }
 
     /// The spooled body, if this is one.

@@ -14,7 +14,9 @@ use std::time::Duration;
 use towpath_requests::LargeBody;
 
 /// Bytes copied at a time.
-const COPY_BYTES: usize = 256 * 1024;
+pub(super) const COPY_BYTES: usize = 256 * 1024;
+/// Bytes after which a copy is synced, so that no sync takes long.
+const SYNC_BYTES: u64 = 64 * 1024 * 1024;
 /// Entries of the directory that one look for leftovers takes.
 const LISTED_MAX: usize = 100_000;
 /// Ends of the names of bodies, and of those that are being written.
@@ -120,11 +122,12 @@ impl SharedDir {
         OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(flags).open(self.path.join(name))
     }
 
-    /// Copies a body into it, under this name, and syncs both. It is removed with its last owner, unless [`SpooledBody::set_named`] was called.
-    pub fn keep(&self, name: BodyName, body: &SpooledBody) -> io::Result<Arc<SpooledBody>> {
+    /// Copies a body into it, under this name, and syncs both. It is removed with its last owner, unless [`SpooledBody::set_named`] was called. Calls
+    /// `moves` after each piece.
+    pub fn keep(&self, name: BodyName, body: &SpooledBody, moves: impl FnMut()) -> io::Result<Arc<SpooledBody>> {
         let to = file_name(&name);
         let fresh = to.replace(BODY, WRITTEN);
-        let kept = self.copy(&fresh, body).and_then(|digest| {
+        let kept = self.copy(&fresh, body, moves).and_then(|digest| {
             std::fs::rename(self.path.join(&fresh), self.path.join(&to))?;
             File::open(&self.path)?.sync_all()?;
             let fresh = Fresh { dir: self.clone(), name, is_named: AtomicBool::new(false) };
@@ -133,7 +136,7 @@ impl SharedDir {
         kept.inspect_err(|_| _ = std::fs::remove_file(self.path.join(&fresh)))
     }
 
-    fn copy(&self, fresh: &str, body: &SpooledBody) -> io::Result<[u8; 32]> {
+    fn copy(&self, fresh: &str, body: &SpooledBody, mut moves: impl FnMut()) -> io::Result<[u8; 32]> {
         let file = self.file(fresh, OFlags::CREATE | OFlags::EXCL)?;
         let (mut hasher, mut bytes, mut done) = (blake3::Hasher::new(), vec![0; COPY_BYTES], 0);
         while done < body.length() {
@@ -145,12 +148,16 @@ impl SharedDir {
             hasher.update(&bytes[..read]);
             file.write_all_at(&bytes[..read], done)?;
             done += read as u64;
+            if done % SYNC_BYTES < read as u64 {
+                file.sync_data()?;
+            }
+            moves();
         }
         file.sync_all()?;
         Ok(*hasher.finalize().as_bytes())
     }
 
-    /// Opens a body.
+    /// Opens a body. Whether it is what it was: [`SpooledBody::damage`].
     pub fn open(&self, place: &BodyPlace) -> io::Result<Arc<SpooledBody>> {
         self.open_with(place, None)
     }
@@ -158,11 +165,6 @@ impl SharedDir {
     fn open_with(&self, place: &BodyPlace, fresh: Option<Fresh>) -> io::Result<Arc<SpooledBody>> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(place.file_name()))?;
-        let length = file.metadata()?.len();
-        if length != place.length {
-            let why = format!("{} has {length} bytes, and should have {}", place.file_name(), place.length);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
         Ok(SpooledBody::placed(file, *place, fresh))
     }
 
@@ -215,7 +217,7 @@ mod tests {
         let mut writer = spool.create().unwrap();
         let content = vec![7; COPY_BYTES + 5];
         writer.write(&content).unwrap();
-        let kept = shared.keep([3; 16], &writer.finish()).unwrap();
+        let kept = shared.keep([3; 16], &writer.finish(), || {}).unwrap();
         let place = kept.place.unwrap();
         assert_eq!((place.length, place.digest), (content.len() as u64, *blake3::hash(&content).as_bytes()));
         let mut bytes = vec![0; content.len()];
@@ -225,7 +227,7 @@ mod tests {
         // One that no record names is gone with its last owner.
         let mut writer = spool.create().unwrap();
         writer.write(b"refused").unwrap();
-        let refused = shared.keep([9; 16], &writer.finish()).unwrap();
+        let refused = shared.keep([9; 16], &writer.finish(), || {}).unwrap();
         let path = shared.path().join(file_name(&[9; 16]));
         assert!(path.exists());
         drop(refused);
@@ -234,9 +236,12 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "it isn't removed");
             std::thread::yield_now();
         }
-        // Of a wrong length, or gone.
-        assert!(shared.open(&BodyPlace { length: 1, ..place }).is_err());
+        // Gone, of a wrong length, or with other bytes.
         assert!(shared.open(&BodyPlace { name: [4; 16], ..place }).is_err());
+        let damage = |place| shared.open(&place).unwrap().damage(|| {}).unwrap();
+        assert_eq!(damage(place), None);
+        assert_eq!(damage(BodyPlace { length: 1, ..place }), Some("has another length"));
+        assert_eq!(damage(BodyPlace { digest: [0; 32], ..place }), Some("has other bytes than it had"));
         // Only what is old is a leftover, and only bodies.
         std::fs::write(shared.path().join("readme"), "").unwrap();
         assert_eq!(shared.older_than(Duration::from_secs(3600)).unwrap(), Vec::<BodyName>::new());

@@ -16,7 +16,7 @@ const SKEW = 0.5;
 export function cellFacts(cell) {
   const members = /** @type {Row[]} */ (cell['members'] ?? []);
   const queue = /** @type {Row} */ (cell['queue'] ?? {});
-  const wrong = /** @type {unknown[]} */ ([cell['failure'], cell['nats_failure'], ...(queue['wrong'] ?? [])].filter((why) => why !== null));
+  const wrong = /** @type {unknown[]} */ ([cell['failure'], cell['bodies_failure'], cell['nats_failure'], ...(queue['wrong'] ?? [])].filter((why) => why !== null));
   const since = cell['led_seconds'] === null ? '' : ` for ${seconds(cell['led_seconds'])}`;
   return [
     { name: 'Name', value: `${visible(cell['name'])}, epoch ${count(cell['epoch'])}` },

@@ -23,7 +23,7 @@ export const NONE_KNOWN = { problems: [], critical: 0, warning: 0 };
 const VIEWS = {
   no_worker: 'services', paused: 'services', full: 'services', waiting_long: 'services', worker_busy: 'workers', worker_silent: 'workers',
   worker_fails: 'workers', dead_letters: 'dead-letters', journal_failed: 'journal', journal_slow: 'journal', refused: 'peers', large_client: 'peers',
-  cell_stopped: 'journal', follower_failing: 'followers', version_missing: 'versions', follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
+  cell_stopped: 'journal', bodies_away: 'journal', follower_failing: 'followers', version_missing: 'versions', follower_behind: 'followers', follower_gone: 'followers', threads_hang: 'transfers',
 };
 
 /** Views that are searched for the name of a person or peer. */

@@ -21,6 +21,7 @@ const SHORT = 12;
  * @property {(row: Row) => string | null} [link] the page of what it names
  * @property {1 | 2 | 3} [priority] 2 is hidden on narrow screens, 3 on middling ones too
  * @property {boolean} [wide] takes what is left
+ * @property {boolean} [rare] hidden while no row has it
  */
 
 export class Table {
@@ -72,6 +73,11 @@ export class Table {
         .map(([, row]) => row);
     }
     this.keyed.set(rows);
+    this.columns.forEach((column, index) => {
+      if (!column.rare) return;
+      const isHidden = rows.every((row) => column.text(row) === NONE);
+      for (const line of [this.heads[index]?.parentElement, ...this.body.children]) setAttribute(/** @type {HTMLElement} */ (line?.children[index]), 'hidden', isHidden ? '' : null);
+    });
   }
 
   /** @param {string | null} key */

@@ -78,6 +78,7 @@ const peers = {
     text('address', 'Address', { wide: true, link: toAddress }),
     text('user', 'User', { priority: 3, link: toWho }),
     { id: 'role', label: 'Role', by: 'role', priority: 2, link: (row) => (row['service'] ? toService(row) : null), text: (row) => [row['role'] && visible(row['role']), row['service'] && named(row, 'service')].filter(Boolean).join(' of ') || NONE },
+    text('through', 'Through', { priority: 2, rare: true }),
     text('protocol', 'Protocol', { priority: 3 }),
     number('connected_seconds', 'Connected', seconds, { priority: 2 }),
     number('heard_seconds', 'Silent for', ago, { priority: 3 }),

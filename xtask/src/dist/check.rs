@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::pack::{SUMS, files_in, pack, read};
-use super::{emptied, has, output};
+use super::{emptied, has, output, rpm};
 use crate::python::environment;
 use crate::steps::check as run;
 use crate::target;
@@ -40,6 +40,9 @@ pub fn check(binary: &Path, epoch: &str) -> Result<(), String> {
     }
     if let Some(wheel) = with_end(&format!("_{}.whl", std::env::consts::ARCH)) {
         program_of_wheel(wheel, &folder.join("venv"))?;
+    }
+    if let Some(package) = with_end(".rpm") {
+        rpm::check(package, &folder.join("rpm"))?;
     }
     let image = with_end(".oci.tar").ok_or("there is no image")?;
     container(image, &folder.join("image"))?;

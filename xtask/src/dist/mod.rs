@@ -1,10 +1,11 @@
-//! `cargo xtask dist`: the program as a tarball, a Debian package, a wheel and an image for containers, and the package for Python. The
+//! `cargo xtask dist`: the program as a tarball, a Debian package, an RPM, a wheel and an image for containers, and the package for Python. The
 //! same commit gives the same bytes.
 
 mod check;
 mod image;
 mod notices;
 mod pack;
+mod rpm;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -7,9 +7,10 @@ use std::process::Command;
 
 use super::image::image;
 use super::notices::notices;
+use super::rpm::rpm;
 use super::{emptied, has, output};
 use crate::python::environment;
-use crate::steps::{check as run, in_ci};
+use crate::steps::{apt_install, check as run, in_ci};
 use crate::{target, workspace};
 
 /// The file of checksums.
@@ -51,7 +52,7 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const LIBRARIES: [(&str, &str); 4] =
     [("libc.so.", "libc6"), ("libm.so.", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.", "libgcc-s1")];
 
-/// Makes the tarball, the image, the Debian package where `dpkg-deb` is, the wheels where Python is, and their checksums. Times are `epoch` or earlier, owners root.
+/// Makes the tarball, the image, the packages where `dpkg-deb` and `rpmbuild` are, the wheels where Python is, and their checksums. Times are `epoch` or earlier, owners root.
 pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
     fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
     let version = output(Command::new(binary).arg("--version"))?;
@@ -79,6 +80,13 @@ pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {
         packages.push(package);
     } else {
         println!("no Debian package: dpkg-deb is not here");
+    }
+    if !has("rpmbuild") {
+        apt_install(&["rpm"])?;
+    }
+    match has("rpmbuild") {
+        true => packages.push(rpm(&root, &stage, version, out, epoch)?),
+        false => println!("no RPM: rpmbuild is not here"),
     }
     packages.push(image(binary, &root, &stage, version, out, epoch)?);
     packages.extend(wheels(binary, &tree, version, out, epoch)?);
@@ -243,7 +251,7 @@ pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// All files below a folder.
-fn all_files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub fn all_files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for path in files_in(folder)? {
         match path.is_dir() {

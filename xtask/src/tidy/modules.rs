@@ -36,6 +36,10 @@ const CRATES: &[Crate] = &[
             | compaction inspect replay shared_bodies | content writer | discard",
     },
     Crate { folder: "crates/cell", layers: "block | order | member | figures questions | nats" },
+    Crate {
+        folder: "crates/objects",
+        layers: "url | error | profile | settings | store | list upload | bucket | cache",
+    },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io" },
     Crate { folder: "crates/broker", layers: "core | access store transport | stats | services | dispatch | server" },
     Crate { folder: "crates/tow", layers: "cli | runtime | admin | commands" },

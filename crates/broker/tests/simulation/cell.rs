@@ -124,7 +124,7 @@ impl View {
         for (sequence, message) in messages.iter().filter(|(sequence, _)| *sequence > self.looked_at) {
             let (header, content, _) = Header::decode(message).unwrap();
             if header.kind == Kind::Records && header.parts == 1 {
-                self.blocks.push_back((*sequence, numbers(content)));
+                self.blocks.push_back((*sequence, numbers(&content)));
             }
         }
         self.looked_at = messages.last().map_or(self.looked_at, |(sequence, _)| self.looked_at.max(*sequence));

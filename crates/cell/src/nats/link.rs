@@ -61,6 +61,8 @@ pub(super) struct Link {
     look_at: Instant,
     /// Bytes appended since the stream was looked at.
     grown: u64,
+    /// Messages that were read, other than to trim.
+    read: u64,
     started: Instant,
     content_max: usize,
     /// The next entries don't fit.
@@ -108,6 +110,7 @@ impl Link {
             stream,
             look_at: now + LOOK_EVERY,
             grown: 0,
+            read: 0,
             started: now,
             content_max,
             has_no_space: false,
@@ -145,6 +148,7 @@ impl Link {
                 }
                 Some(Operation::Read { after }) => {
                     let answer = self.server.read(after).await;
+                    self.read += answer.as_ref().map_or(0, |messages| messages.len() as u64);
                     self.member.read(self.now(), answer);
                 }
                 None => self.rest().await,
@@ -384,7 +388,7 @@ impl Link {
             if !is_same {
                 figures.leader = leader.map(|(epoch, endpoint)| (epoch, endpoint.to_owned()));
             }
-            (figures.seen, figures.bytes_max) = (member.seen(), self.stream.bytes_max);
+            (figures.seen, figures.read, figures.bytes_max) = (member.seen(), self.read, self.stream.bytes_max);
             figures.behind = if member.role() == Role::Leading { 0 } else { self.server.behind() };
             figures.log.segments = stretches.count();
             figures.log.log_bytes = stretches.bytes();

@@ -1,6 +1,6 @@
 //! Content of a path, and how to find out whether it has changed.
 
-use crate::digest::Digest;
+use crate::digest::{Digest, Validator};
 use crate::protocol::control::{ChangeContent, LinkTarget};
 use crate::root::{FileStat, Timestamp};
 
@@ -74,6 +74,12 @@ impl Identity {
     /// Of what was just looked at.
     pub fn of(stat: &FileStat, is_settled: bool) -> Identity {
         Identity { device: stat.device, inode: stat.inode, changed: stat.changed, is_settled }
+    }
+
+    /// Of a version of another source than a local directory. No other content has the same one.
+    pub fn of_version(validator: Validator) -> Identity {
+        let (device, inode, changed) = validator.parts();
+        Identity { device, inode, changed, is_settled: true }
     }
 
     /// Whether it is the same file or directory, whatever its times are.

@@ -23,6 +23,19 @@ impl Validator {
     }
 }
 
+impl Validator {
+    /// The same in the parts that a local file's has: device, inode and time.
+    pub(crate) fn parts(self) -> (u64, u64, Timestamp) {
+        let Validator(bytes) = self;
+        let number =
+            |from: usize| bytes.get(from..from + 8).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default();
+        let nanoseconds = bytes.last_chunk().copied().unwrap_or_default();
+        let changed =
+            Timestamp { seconds: i64::from_be_bytes(number(16)), nanoseconds: u32::from_be_bytes(nanoseconds) };
+        (u64::from_be_bytes(number(0)), u64::from_be_bytes(number(8)), changed)
+    }
+}
+
 impl From<&FileStat> for Validator {
     fn from(stat: &FileStat) -> Validator {
         let mut bytes = [0; VALIDATOR_BYTES];

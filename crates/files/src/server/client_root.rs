@@ -54,6 +54,14 @@ impl ClientRoot {
             && original(path).is_none_or(|path| self.permissions.may_reach(verb, path))
     }
 
+    /// Learns of files that will be opened soon, as far as they may be read.
+    pub(super) fn will_open(&self, paths: impl Iterator<Item = RelPath>) {
+        if self.source.local().is_none() {
+            let paths: Vec<_> = paths.filter(|path| self.may(Verb::Read, path.as_bytes())).collect();
+            self.source.will_open(&mut paths.iter());
+        }
+    }
+
     pub(super) fn only_file(&self) -> Option<&RelPath> {
         self.source.local()?.only_file()
     }

@@ -420,7 +420,8 @@ impl Clients {
     /// The server's statistics, without its connections.
     pub(super) fn stats(&self) -> Stats {
         let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
-        Stats { counters: self.counters, pools, quotas, ..Stats::default() }
+        let cache = self.pool.context().served.source().and_then(|source| source.cache());
+        Stats { counters: self.counters, pools, quotas, cache, ..Stats::default() }
     }
 
     /// How many follows there are, and up to which number the last of them has everything.

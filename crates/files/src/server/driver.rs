@@ -17,7 +17,7 @@ use super::snapshot::{RootWatch, Served};
 use super::source::Source;
 use super::storage::{PageCache, Storage};
 use super::versions::Versions;
-use super::watch::{SharedCatalogue, State, StateError, Watch, WatchOptions};
+use super::watch::{Polled, SharedCatalogue, State, StateError, Watch, WatchOptions};
 use crate::catalogue::Catalogue;
 use crate::digest::DigestCache;
 use crate::limits::{CONTROL_BYTES_MAX, ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
@@ -36,8 +36,8 @@ use std::time::Instant;
 use towpath_rules::Permissions;
 use towpath_sockets::SocketType;
 use towpath_sockets::{
-    Authenticator, Endpoint, Event, FileRange, Frame, Gate, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo,
-    SendError, SocketError, Tenant, check_openness,
+    Authenticator, Endpoint, Event, Frame, Gate, Hub, HubOptions, Message, Metadata, PeerId, PeerInfo, SendError,
+    SocketError, Tenant, check_openness,
 };
 
 /// Largest control message with its envelope: one frame near the limit, and a few short ones.
@@ -63,7 +63,8 @@ pub struct ServerOptions {
     /// A directory or one file. It may be replaced: another directory be renamed to the path, or a link be switched. Each request sees the root
     /// that the path leads to when it begins. While it leads nowhere, the previous root is served.
     pub root: PathBuf,
-    /// Another source, which is served in place of the root. It can't be watched, pushed to, or be a relay's.
+    /// Another source, which is served in place of the root. To watch it is to list all of it again and again. It can't be pushed to, have versions, or be a
+    /// relay's.
     pub source: Option<Arc<dyn Source>>,
     /// Endpoints to listen on. Port 0 picks a free one: see [`Server::endpoints`].
     pub endpoints: Vec<Endpoint>,
@@ -150,11 +151,8 @@ impl ServerOptions {
 
     /// Fails if another source is to do what only a directory of this machine can.
     fn check_source(&self) -> Result<(), ServeError> {
-        let wanted = [
-            ("watched", self.watch.is_some()),
-            ("pushed to", self.push.is_some()),
-            ("a relay's", self.is_relay || self.relayed_versions.is_some()),
-        ];
+        let wanted =
+            [("pushed to", self.push.is_some()), ("a relay's", self.is_relay || self.relayed_versions.is_some())];
         match wanted.into_iter().find(|(_, is_wanted)| *is_wanted && self.source.is_some()) {
             Some((what, _)) => Err(ServeError::NotLocal(what)),
             None => Ok(()),
@@ -271,6 +269,7 @@ pub struct Server {
     _kept: Option<KeptFollowers>,
     /// The threads that watch, until the server ends.
     _watch: Option<Watch>,
+    _polled: Option<Polled>,
 }
 
 impl Server {
@@ -290,6 +289,7 @@ impl Server {
             Some(source) => Served::Source(source),
             None => Served::Path(Arc::new(RootWatch::open(&path, secrets).map_err(unusable)?)),
         };
+        let polled = served.source().filter(|_| options.watch.is_some());
         let root = served.path().cloned();
         if options.watch.is_some() && root.as_ref().is_some_and(|root| root.last().only_file().is_some()) {
             return Err(ServeError::Watch {
@@ -336,7 +336,8 @@ impl Server {
         };
         let published = published.map(Arc::new);
         let versions = match (&options.watch, &options.state_directory) {
-            (Some(_), Some(directory)) => {
+            // Versions are frozen from a directory of this machine.
+            (Some(_), Some(directory)) if root.is_some() => {
                 let failed =
                     |error: RootError| ServeError::State { path: directory.clone(), reason: error.to_string() };
                 Some(Arc::new(Versions::open(directory).map_err(failed)?))
@@ -367,6 +368,10 @@ impl Server {
             pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update))
                 .map_err(failed)?;
         }
+        let polled = options.watch.clone().zip(published.clone()).zip(polled).map(|((options, published), source)| {
+            Polled::start(options, (pool.context(), source), published).map_err(ServeError::Threads)
+        });
+        let polled = polled.transpose()?;
         let watch = options.watch.zip(published.clone()).zip(root).map(|((options, published), root)| {
             Watch::start(options, (pool.context(), root), published)
                 .map_err(|error| ServeError::Watch { path, reason: error.to_string() })
@@ -407,6 +412,7 @@ impl Server {
             rate,
             _kept: kept,
             _watch: watch,
+            _polled: polled,
         })
     }
 
@@ -576,11 +582,11 @@ fn message(outgoing: Outgoing<OpenFile>) -> Message {
         Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
             debug_assert!(file.is_local(), "sendfile may wait for ever");
-            let Some(descriptor) = file.descriptor() else {
+            let Some(range) = file.range(offset, length) else {
                 tracing::error!("a piece that isn't in memory has no descriptor");
                 return Frame::Bytes(Bytes::new());
             };
-            let range = FileRange::new(Arc::clone(descriptor), offset, length).tagged(slot).assume_cached();
+            let range = range.tagged(slot).assume_cached();
             match if_short {
                 IfShort::Pad => range.into(),
                 IfShort::Close => range.close_if_short().into(),

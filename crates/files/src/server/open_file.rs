@@ -12,6 +12,7 @@ use crate::root::{FileStat, RootError};
 use std::fs::File;
 use std::sync::Arc;
 use towpath_buffers::{MappedBuffer, PageBuffer};
+use towpath_sockets::FileRange;
 
 /// An open regular file with its attributes at opening, which identify the version. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ enum Handle {
         is_local: bool,
     },
     Pieces(Arc<dyn Pieces>),
+    /// A local file that has some bytes of such a file, and never changes.
+    Piece(Arc<File>),
 }
 
 impl OpenFile {
@@ -71,16 +74,34 @@ impl OpenFile {
     }
 
     /// The file itself, if it is one of this machine.
-    pub(super) fn descriptor(&self) -> Option<&Arc<DeferredClose>> {
+    pub(super) fn descriptor(&self) -> Option<&File> {
         match &self.content {
             Handle::File { file, .. } => Some(file),
+            Handle::Piece(file) => Some(file),
             Handle::Pieces(_) => None,
         }
     }
 
+    /// A range of it to be sent from the page cache, if it is one of this machine.
+    pub(super) fn range(&self, offset: u64, length: u64) -> Option<FileRange> {
+        match &self.content {
+            Handle::File { file, .. } => Some(FileRange::new(Arc::clone(file), offset, length)),
+            Handle::Piece(file) => Some(FileRange::new(Arc::clone(file), offset, length)),
+            Handle::Pieces(_) => None,
+        }
+    }
+
+    /// A local file that has these bytes, and where they begin in it, if it isn't one of this machine itself. Unless it may wait, this doesn't
+    /// block.
+    pub(super) fn piece(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(OpenFile, u64)>, RootError> {
+        let Handle::Pieces(pieces) = &self.content else { return Ok(None) };
+        let found = pieces.file_at(offset, length, may_wait)?;
+        Ok(found.map(|(file, at)| (OpenFile { content: Handle::Piece(file), attributes: self.attributes }, at)))
+    }
+
     /// Whether it is on a local file system. Elsewhere any operation may block.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.content, Handle::File { is_local: true, .. })
+        matches!(self.content, Handle::File { is_local: true, .. } | Handle::Piece(_))
     }
 
     /// Appends the file up to this size, or a little more, as far as there is space, and returns the number of bytes. Blocks.
@@ -91,6 +112,7 @@ impl OpenFile {
             let at = done as u64;
             let count = match &self.content {
                 Handle::File { file, .. } => buffer.append_from(&**file, at).map_err(reading)?,
+                Handle::Piece(file) => buffer.append_from(&**file, at).map_err(reading)?,
                 Handle::Pieces(pieces) => buffer.append_with(|space| {
                     let wanted = space.len().min(size - done);
                     pieces.read_at(space.get_mut(..wanted).unwrap_or_default(), at)
@@ -106,13 +128,14 @@ impl OpenFile {
     /// Reads exactly these bytes. Fails if the file has shrunk. Blocks.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<PageBuffer, Failure> {
         let (mut bytes, mut count) = match self.content {
-            Handle::File { .. } => (PageBuffer::with_capacity(length), 0),
+            Handle::File { .. } | Handle::Piece(_) => (PageBuffer::with_capacity(length), 0),
             Handle::Pieces(_) => (PageBuffer::zeroed(length), 0),
         };
         while count < length {
             let at = offset.saturating_add(count as u64);
             let read = match &self.content {
                 Handle::File { file, .. } => bytes.append_from(&**file, at).map_err(reading)?,
+                Handle::Piece(file) => bytes.append_from(&**file, at).map_err(reading)?,
                 Handle::Pieces(pieces) => pieces.read_at(bytes.get_mut(count..).unwrap_or_default(), at)?,
             };
             if read == 0 {
@@ -146,7 +169,7 @@ impl OpenFile {
     /// The metadata of a file of this machine at opening and now, if it has changed.
     fn change(&self) -> Result<Option<(&FileStat, FileStat)>, RootError> {
         let (Some(file), Some(stat)) = (self.descriptor(), &self.attributes.local) else { return Ok(None) };
-        let now = FileStat::try_from(&***file)?;
+        let now = FileStat::try_from(file)?;
         Ok((!now.same_content(stat)).then_some((stat, now)))
     }
 }
@@ -155,6 +178,7 @@ impl ReadAt for OpenFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
         match &self.content {
             Handle::File { file, .. } => <File as ReadAt>::read_at(file, buffer, offset),
+            Handle::Piece(file) => <File as ReadAt>::read_at(file, buffer, offset),
             Handle::Pieces(pieces) => pieces.read_at(buffer, offset),
         }
     }

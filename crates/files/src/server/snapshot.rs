@@ -64,6 +64,14 @@ impl Served {
         self.path()?.look_in_memory()
     }
 
+    /// The source that is served, if it is no path of this machine.
+    pub(super) fn source(&self) -> Option<Arc<dyn Source>> {
+        match self {
+            Served::Path(_) => None,
+            Served::Source(source) => Some(Arc::clone(source)),
+        }
+    }
+
     /// The path that is served, if it is one of this machine.
     pub(super) fn path(&self) -> Option<&Arc<RootWatch>> {
         match self {

@@ -1,6 +1,7 @@
 //! Statistics of a running server.
 
 use super::pace::Pace;
+use super::source::CacheStats;
 use crate::protocol::control::Slow;
 use crate::relay::HolderStats;
 use std::time::Instant;
@@ -33,6 +34,8 @@ pub struct Stats {
     pub pools: Vec<PoolLoad>,
     /// Memory and descriptors that clients share.
     pub quotas: Vec<QuotaStats>,
+    /// The cache of what is served, if it has one.
+    pub cache: Option<CacheStats>,
 }
 
 /// A client.

@@ -18,11 +18,11 @@ pub(super) struct PageCache;
 
 impl Storage for PageCache {
     fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency {
-        source.descriptor().map_or(Residency::Uncached, |file| page_cache::probe(&**file, offset, length))
+        source.descriptor().map_or(Residency::Uncached, |file| page_cache::probe(file, offset, length))
     }
 
     fn prefetch(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
         let Some(file) = source.descriptor() else { return Ok(()) };
-        page_cache::prefetch(&**file, offset, length).map_err(|error| Failure::io(&error))
+        page_cache::prefetch(file, offset, length).map_err(|error| Failure::io(&error))
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use towpath_blocking::PoolLoad;
 use towpath_broker::core::ServiceInfo;
 use towpath_broker::{CellFigures, JournalFigures, MemberFigures, Role};
+use towpath_files::server::source::CacheStats;
 use towpath_files::server::{CatalogueStats, QuotaStats, WatchStats};
 use towpath_sockets::{HubStats, RelayStats};
 
@@ -159,6 +160,7 @@ pub static PROBLEMS: &[Figure<Problems>] = &[
         ("cell_stopped", "", |p| p.count(Problem::CellStopped).into()),
         ("no_leader", "", |p| p.count(Problem::NoLeader).into()),
         ("queue_settings", "", |p| p.count(Problem::QueueSettings).into()),
+        ("bodies_away", "", |p| p.count(Problem::BodiesAway).into()),
         ("full", "", |p| p.count(Problem::Full).into()),
         ("catalogue_full", "", |p| p.count(Problem::CatalogueFull).into()),
         ("waiting_long", "", |p| p.count(Problem::WaitingLong).into()),
@@ -284,6 +286,19 @@ pub static WATCH: &[Figure<WatchStats>] = &[
     gauge("rescan_age_seconds", Seconds, "Time since the whole directory was last read", "catalogue.watch.looked_seconds", |s| s.looked.map(|(at, _)| at.elapsed()).into()),
     gauge("rescan_seconds", Seconds, "How long the last read of the whole directory took", "catalogue.watch.look_seconds", |s| s.looked.map(|(_, took)| took).into()),
     counter("event_overflows", Count, "Overflows of the kernel's queue of events", "catalogue.watch.overflows", |s| s.overflows.into()),
+];
+
+/// Of the cache of a served bucket.
+#[rustfmt::skip]
+pub static CACHE: &[Figure<CacheStats>] = &[
+    gauge("cache_bytes", Bytes, "Bytes of pieces in the cache", "cache.bytes", |s| s.bytes.into()),
+    gauge("cache_limit_bytes", Bytes, "Limit on them", "cache.bytes_max", |s| s.bytes_max.into()),
+    counter("cache_hits", Count, "Pieces that were in the cache when they were wanted", "cache.hits", |s| s.hits.into()),
+    counter("cache_fetched", Count, "Pieces that were fetched from the store", "cache.fetched", |s| s.fetched.into()),
+    counter("cache_fetched_bytes", Bytes, "Bytes of these pieces", "cache.fetched_bytes", |s| s.fetched_bytes.into()),
+    counter("cache_evicted", Count, "Pieces that were evicted", "cache.evicted", |s| s.evicted.into()),
+    zero("Past the cache", counter("cache_bypassed", Count, "Reads from the store, since nothing could be kept", "cache.bypassed", |s| s.bypassed.into())),
+    zero("Cache broken", gauge("cache_broken", Flag, "1 while nothing can be kept", "cache.broken", |s| s.is_broken.into())),
 ];
 
 /// Of a broker.

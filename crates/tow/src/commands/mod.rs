@@ -1,6 +1,8 @@
 //! The commands, a module each.
 
 pub mod broker;
+#[cfg(feature = "s3")]
+mod bucket_source;
 pub mod call;
 mod call_body;
 mod call_dialect;
@@ -22,6 +24,7 @@ pub mod queue;
 mod relay;
 pub mod rules;
 pub mod serve;
+mod serve_bucket;
 pub mod trust;
 pub mod versions;
 pub mod work;

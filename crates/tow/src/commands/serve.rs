@@ -1,5 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
+use super::serve_bucket::BucketArgs;
 use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
@@ -31,6 +32,9 @@ use towpath_sockets::{Congestion, Heartbeat};
 /// leaves messages in the queue.
 const HEARTBEATS_MISSED_MAX: u32 = 4;
 
+/// Time between listings of a bucket that is followed.
+const RESCAN_BUCKET: Duration = Duration::from_secs(60);
+
 /// Bytes of a file of names of followers.
 const FOLLOWERS_BYTES_MAX: u64 = 1 << 20;
 
@@ -41,7 +45,7 @@ const FOLLOWERS_BYTES_MAX: u64 = 1 << 20;
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
 )]
 pub struct Arguments {
-    /// Directory or file to serve; it may be replaced while it is served.
+    /// Directory or file to serve; it may be replaced while it is served. Or s3://BUCKET/PREFIX.
     path: PathBuf,
     /// Remember digests of files in this file across restarts.
     #[arg(long, value_name = "FILE")]
@@ -61,9 +65,9 @@ pub struct Arguments {
     /// Publish a file that may still be open for writing once it is unchanged for this long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
-    /// Rescan the whole tree at this interval, in case a kernel event was missed.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration, requires = "watch")]
-    rescan: Duration,
+    /// Rescan the whole tree at this interval: 1h if not given, in case an event was missed; of a bucket 1min.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "watch")]
+    rescan: Option<Duration>,
     /// Hold deletions back if more than N and a tenth of all paths are due. SIGUSR1 releases them.
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "watch")]
     max_delete: u64,
@@ -86,6 +90,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
     bwlimit: Option<u64>,
     #[command(flatten)]
+    bucket: BucketArgs,
+    #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = "Connections")]
@@ -96,10 +102,15 @@ pub struct Arguments {
 
 /// Serves until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut options = ServerOptions::new(&arguments.path);
+    let mut options = match arguments.bucket.source(&arguments.path)? {
+        Some(source) => ServerOptions::from_source(source),
+        None => ServerOptions::new(&arguments.path),
+    };
     options.digest_file = arguments.digest_file;
     if arguments.watch {
-        let mut watch = WatchOptions { settle: arguments.settle, rescan: arguments.rescan, ..WatchOptions::default() };
+        let rescan = if options.source.is_some() { RESCAN_BUCKET } else { WatchOptions::default().rescan };
+        let rescan = arguments.rescan.unwrap_or(rescan);
+        let mut watch = WatchOptions { settle: arguments.settle, rescan, ..WatchOptions::default() };
         watch.max_delete = arguments.max_delete;
         watch.watches_max = arguments.max_watches.unwrap_or(watch.watches_max);
         signal_hook::flag::register(Signal::USR1.as_raw(), Arc::clone(&watch.release_deletions))
@@ -133,13 +144,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.mechanism = security.mechanism;
     options.open_to_all = security.open_to_all;
     options.endpoints = arguments.listen.endpoints;
-    let blocks = Blocks::open(options.state_directory.as_deref(), Some(&arguments.path))?;
+    let served = options.source.is_none().then_some(&*arguments.path);
+    let blocks = Blocks::open(options.state_directory.as_deref(), served)?;
     options.gate = Some(blocks.gate());
     options.unserved.extend(blocks.file().map(Path::to_owned));
     let about = About {
         program: "serve",
         state: options.state_directory.as_deref(),
-        served: Some(&arguments.path),
+        served,
         audit: security.admission.as_ref().and_then(|admission| admission.audit()),
         blocks: &blocks,
     };

@@ -1,6 +1,7 @@
 //! Bodies over 16 MiB, in a directory that all brokers of a cell share.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -88,6 +89,9 @@ fn without_the_directory_large_requests_are_refused_and_small_ones_go_on() {
     let away = shared.folder.path().join("away");
     std::fs::rename(shared.directory(), &away).expect("rename");
     wait_until("it is noticed", || one.broker.log().contains("the directory of large bodies can't be used"));
+    let cause = one.await_problem("bodies_away");
+    let words = format!("directory of large bodies: {}: No such file", shared.directory().display());
+    assert!(cause.starts_with(&words), "{cause}");
     let refused = sent(&folder, &[&one], 17 << 20, "3").finish();
     assert!(
         refused.stderr.contains("503") && refused.stderr.contains("directory for large bodies"),
@@ -98,6 +102,7 @@ fn without_the_directory_large_requests_are_refused_and_small_ones_go_on() {
     assert_eq!(small.stdout, b"hello");
     assert!(!shared.directory().exists(), "nothing is made in its place");
     std::fs::rename(&away, shared.directory()).expect("rename");
+    wait_until("it is no problem any more", || one.problem("bodies_away").is_none());
     let answered: Outcome = sent(&folder, &[&one], 17 << 20, "100").finish().expect_code(0);
     assert_eq!(answered.stdout.len(), 17 << 20);
     // A cell without such a directory says which option it is.
@@ -152,4 +157,43 @@ fn a_broker_without_the_body_of_a_request_does_not_lead() {
     three.await_leading();
     assert!(three.broker.log().contains("requests=1"), "{}", three.broker.log());
     drop(load);
+}
+
+#[test]
+fn a_body_that_was_damaged_is_answered_as_failed_and_not_delivered() {
+    let Some(shared) = Shared::start() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = shared.member("one");
+    one.await_leading();
+    let two = shared.member("two");
+    two.await_standby();
+    let damaged = sent(&folder, &[&one, &two], 17 << 20, "100");
+    wait_until("it is in the log", || shared.cell.status()["requests"] == 1);
+    let entries = std::fs::read_dir(shared.directory()).expect("the directory");
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    let body = paths.find(|path| path.extension().is_some_and(|end| end == "body")).expect("a body");
+    let written = File::options().write(true).open(body).and_then(|file| file.write_all_at(b"!", 5 << 20));
+    written.expect("write");
+    // Another one is as it was.
+    let whole = sent(&folder, &[&one, &two], LARGE, "100");
+    wait_until("both are in the log", || shared.cell.status()["requests"] == 2);
+    one.broker.signal(Signal::KILL);
+    two.await_leading();
+    let _echo = work(&[&two.broker], &["echo", "--echo"]);
+    let failed = damaged.finish();
+    let words = "500 the worker failed: the body has other bytes than it had in the directory of large bodies";
+    assert!(failed.stderr.contains(words) && failed.stdout.is_empty(), "{}", failed.stderr);
+    assert!(whole.finish().expect_code(0).stdout == content(LARGE), "the reply is another");
+    wait_until("their files are removed", || shared.bodies() == 0);
+}
+
+#[test]
+fn a_broker_whose_directory_is_missing_does_not_start() {
+    let Some(shared) = Shared::start() else { return };
+    std::fs::remove_dir_all(shared.directory()).expect("remove");
+    let mut command = shared.cell.broker_command(super::ANY);
+    let failed = run(command.args(["--bodies", &shared.path()])).expect_code(1);
+    let words = format!("directory of large bodies can't be used: {}: No such file", shared.directory().display());
+    assert!(failed.stderr.contains(&words) && failed.stderr.contains("Is it mounted?"), "{}", failed.stderr);
+    assert!(!shared.directory().exists(), "nothing is made in its place");
 }

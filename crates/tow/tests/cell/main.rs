@@ -15,6 +15,7 @@ mod restored;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
+mod takeover;
 
 use std::process::Command;
 

@@ -1,11 +1,13 @@
-//! Brings large bodies from the spool to the directory that all brokers of a cell share, before any record names them.
+//! Brings large bodies from the spool to the directory that all brokers of a cell share, before any record names them, and checks those in it that
+//! this broker takes over.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_journal::Recovered;
 use towpath_requests::body::Body;
+use towpath_requests::numbered::Status;
 use towpath_sockets::Waker;
 use towpath_spool::{SharedDir, SpooledBody};
 
@@ -14,57 +16,96 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// A disk that takes longer for anything hangs.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// A body's number, and itself.
+/// Something, and its number.
 type Numbered<T> = (u64, T);
+
+#[derive(Debug)]
+enum Job {
+    Keep(u64, Body),
+    Check(u64, Recovered),
+}
 
 /// The thread that does it.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    jobs: Sender<Numbered<Body>>,
+    jobs: Sender<Job>,
     kept: Receiver<Numbered<io::Result<Body>>>,
-    state: Arc<State>,
+    checked: Receiver<Numbered<Recovered>>,
+    /// Number of the last check, and whether its answer is still wanted.
+    check: (u64, bool),
+    state: Arc<Mutex<State>>,
 }
 
 /// State of the directory.
 #[derive(Debug, Default)]
 struct State {
-    is_away: AtomicBool,
+    /// Why it can't be used.
+    failure: Option<String>,
     /// Since when the thread has been in the file system.
-    since: Mutex<Option<Instant>>,
+    since: Option<Instant>,
 }
 
-impl State {
-    /// Does something in the file system.
-    fn during<T>(&self, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let set = |since| *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
-        set(Some(Instant::now()));
-        let done = what();
-        set(None);
-        done
-    }
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does something in the file system.
+fn during<T>(state: &Mutex<State>, what: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    locked(state).since = Some(Instant::now());
+    let done = what();
+    locked(state).since = None;
+    done
 }
 
 impl Keeper {
     /// A thread that wakes the hub when a body is there.
     pub fn start(dir: SharedDir, waker: Waker) -> io::Result<Keeper> {
         let (jobs, todo) = channel();
-        let (done, kept) = channel();
-        let state = Arc::new(State::default());
-        let thread = Thread { dir, waker, state: state.clone(), done };
+        let ((done, kept), (done_checks, checked)) = (channel(), channel());
+        let state = Arc::default();
+        let thread = Thread { dir, waker, state: Arc::clone(&state), done, done_checks };
         std::thread::Builder::new().name("bodies".to_owned()).spawn(move || thread.run(&todo))?;
-        Ok(Keeper { jobs, kept, state })
+        Ok(Keeper { jobs, kept, checked, check: (0, false), state })
     }
 
-    /// Whether the directory isn't there, can't be written, or hangs.
-    pub fn is_away(&self) -> bool {
-        let since = *self.state.since.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.is_away.load(Ordering::Relaxed) || since.is_some_and(|since| since.elapsed() > HANGS)
+    /// Why the directory can't be used now: it isn't there, can't be written, or hangs.
+    pub fn failure(&self) -> Option<String> {
+        let state = locked(&self.state);
+        let hangs = || {
+            let time = state.since?.elapsed();
+            (time > HANGS).then(|| format!("its disk or mount hangs for {} s", time.as_secs()))
+        };
+        state.failure.clone().or_else(hangs)
     }
 
     /// Has a body kept. [`Keeper::next`] gives it, or the error.
     pub fn begin(&self, number: u64, body: Body) {
         // The thread ends after this.
-        let _ = self.jobs.send((number, body));
+        let _ = self.jobs.send(Job::Keep(number, body));
+    }
+
+    /// Has the large bodies of a log's content read, and compared with their digests. [`Keeper::next_checked`] gives the content with an outcome for
+    /// each request whose body is damaged.
+    pub fn check(&mut self, content: Recovered) {
+        self.check = (self.check.0 + 1, true);
+        let _ = self.jobs.send(Job::Check(self.check.0, content));
+    }
+
+    /// The answer to the last check isn't wanted any more.
+    pub fn give_up_check(&mut self) {
+        self.check.1 = false;
+    }
+
+    /// The content that was last given to [`Keeper::check`], once that is done.
+    pub fn next_checked(&mut self) -> Option<Recovered> {
+        let (number, is_wanted) = self.check;
+        while let Ok((of, content)) = self.checked.try_recv() {
+            if is_wanted && of == number {
+                self.check.1 = false;
+                return Some(content);
+            }
+        }
+        None
     }
 
     /// The next body that is in the directory, or can't be.
@@ -76,17 +117,23 @@ impl Keeper {
 struct Thread {
     dir: SharedDir,
     waker: Waker,
-    state: Arc<State>,
+    state: Arc<Mutex<State>>,
     done: Sender<Numbered<io::Result<Body>>>,
+    done_checks: Sender<Numbered<Recovered>>,
 }
 
 impl Thread {
-    fn run(&self, todo: &Receiver<Numbered<Body>>) {
+    fn run(&self, todo: &Receiver<Job>) {
         self.look();
         loop {
             match todo.recv_timeout(LOOK_EVERY) {
-                Ok((number, body)) => {
-                    let kept = self.state.during(|| self.keep(&body));
+                Ok(Job::Check(number, mut content)) => {
+                    self.check(&mut content);
+                    let _ = self.done_checks.send((number, content));
+                    self.waker.wake();
+                }
+                Ok(Job::Keep(number, body)) => {
+                    let kept = during(&self.state, || self.keep(&body));
                     if let Err(error) = &kept {
                         tracing::error!(directory = %self.dir.path().display(), %error, "cannot keep a large body");
                         self.look();
@@ -101,18 +148,58 @@ impl Thread {
         }
     }
 
+    /// The disk doesn't hang.
+    fn moves(&self) {
+        locked(&self.state).since = Some(Instant::now());
+    }
+
     fn keep(&self, body: &Body) -> io::Result<Body> {
         let spooled = SpooledBody::of(body).ok_or(io::ErrorKind::InvalidInput)?;
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Body::large(self.dir.keep(name, &spooled)?))
+        Ok(Body::large(self.dir.keep(name, &spooled, || self.moves())?))
+    }
+
+    /// Answers requests whose bodies are damaged, and leaves out dead letters with such bodies.
+    fn check(&self, content: &mut Recovered) {
+        let (began, mut count, mut bytes) = (Instant::now(), 0, 0);
+        content.requests.retain_mut(|request| {
+            let (body, whose) = match &request.outcome {
+                Some((_, reply)) => (reply, "reply"),
+                None => (&request.body, "body"),
+            };
+            let Some(why) = self.damage(body) else {
+                if body.as_large().is_some() {
+                    (count, bytes) = (count + 1, bytes + body.length());
+                }
+                return true;
+            };
+            tracing::error!(directory = %self.dir.path().display(), id = request.id, "the {whose} of a request {why}");
+            let words =
+                format!("the {whose} {why} in the directory of large bodies that the brokers of the cell share");
+            (request.body, request.outcome) = (Body::default(), Some((Status::FAILED.0, Body::from(words))));
+            request.letter.is_none()
+        });
+        let (mib, seconds) = (bytes >> 20, began.elapsed().as_secs_f64());
+        tracing::info!(count, mib, seconds, "large bodies were checked");
+    }
+
+    /// How a body differs from what it was when it was kept. One that can't be read now may be read later.
+    fn damage(&self, body: &Body) -> Option<&'static str> {
+        let spooled = SpooledBody::of(body)?;
+        let checked = during(&self.state, || spooled.damage(|| self.moves()));
+        checked.unwrap_or_else(|error| {
+            tracing::warn!(directory = %self.dir.path().display(), %error, "a large body can't be checked");
+            None
+        })
     }
 
     /// Looks whether the directory is there.
     fn look(&self) {
-        let found = self.state.during(|| self.dir.check());
-        let was_away = self.state.is_away.swap(found.is_err(), Ordering::Relaxed);
+        let found = during(&self.state, || self.dir.check());
         let directory = self.dir.path().display();
+        let failure = found.as_ref().err().map(|error| format!("{directory}: {error}"));
+        let was_away = std::mem::replace(&mut locked(&self.state).failure, failure).is_some();
         match (found, was_away) {
             (Err(error), false) => tracing::error!(
                 %directory, %error,

@@ -119,6 +119,18 @@ pub enum StoreError {
     #[cfg(feature = "nats")]
     #[error(transparent)]
     Cell(#[from] towpath_cell::nats::NatsError),
+    /// The directory of large bodies that the brokers of a cell share.
+    #[cfg(feature = "nats")]
+    #[error(
+        "the directory of large bodies can't be used: {}: {reason}. Is it mounted? `tow queue init --bodies` makes it, once",
+        directory.display()
+    )]
+    Bodies {
+        /// The directory.
+        directory: PathBuf,
+        /// Why not.
+        reason: io::Error,
+    },
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
@@ -142,6 +154,10 @@ impl LocalStore {
     ) -> Result<LocalStore, StoreError> {
         #[cfg(feature = "nats")]
         let shared = cell.as_ref().and_then(CellOptions::shared_dir);
+        #[cfg(feature = "nats")]
+        if let Some(dir) = &shared {
+            dir.check().map_err(|reason| StoreError::Bodies { directory: dir.path().to_owned(), reason })?;
+        }
         let (log, recovered) = Log::open(journal, cell, repairs, &waker)?;
         let kept = recovered.as_ref().and_then(Option::as_ref).map_or(0, large_bytes);
         let directory = spool.map(Path::to_owned).or_else(|| Some(journal?.join("spool")));
@@ -178,7 +194,11 @@ impl LocalStore {
 
     /// This broker's part in a cell.
     pub(crate) fn cell(&self) -> Option<CellFigures> {
-        self.log.cell()
+        #[cfg(feature = "nats")]
+        let bodies_failure = self.keeper.as_ref().and_then(keeper::Keeper::failure);
+        #[cfg(not(feature = "nats"))]
+        let bodies_failure = None;
+        Some(CellFigures { bodies_failure, ..self.log.cell()? })
     }
 
     /// Takes the place of a cell's clients and workers, if it is another one than at the last call.
@@ -186,11 +206,29 @@ impl LocalStore {
         self.log.take_place()
     }
 
+    /// A change of leadership of a cell. It leads only when the large bodies that it takes over are checked.
+    fn next_change(&mut self) -> Option<Option<towpath_journal::Recovered>> {
+        #[cfg(feature = "nats")]
+        if let Some(keeper) = &mut self.keeper {
+            while let Some(change) = self.log.next_change() {
+                match change {
+                    Some(recovered) if large_bytes(&recovered) > 0 => keeper.check(recovered),
+                    change => {
+                        keeper.give_up_check();
+                        return Some(change);
+                    }
+                }
+            }
+            return keeper.next_checked().map(Some);
+        }
+        self.log.next_change()
+    }
+
     /// Refuses bodies for which the log of a cell has no place.
     fn check_keeper(&self) -> Result<(), LostBody> {
         #[cfg(feature = "nats")]
         match &self.keeper {
-            Some(keeper) if keeper.is_away() => return Err(LostBody::DirectoryAway),
+            Some(keeper) if keeper.failure().is_some() => return Err(LostBody::DirectoryAway),
             Some(_) => return Ok(()),
             None => {}
         }
@@ -211,7 +249,7 @@ impl Store for LocalStore {
         let recovered = match self.recovered.take() {
             Some(Some(recovered)) => recovered,
             Some(None) => return Some(Leadership::Won(Recovered::default())),
-            None => match self.log.next_change()? {
+            None => match self.next_change()? {
                 Some(recovered) => recovered,
                 None => return Some(Leadership::Lost),
             },

@@ -41,7 +41,7 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
         if extents.len() + 2 > EXTENTS_MAX {
             return Ok(Layout { extents, until: at });
         }
-        let data = match seek(&**file, SeekFrom::Data(at)) {
+        let data = match seek(file, SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
             // A hole up to the end.
             Err(Errno::NXIO) => size,
@@ -54,7 +54,7 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
         if data >= size {
             break;
         }
-        let hole = match seek(&**file, SeekFrom::Hole(data)) {
+        let hole = match seek(file, SeekFrom::Hole(data)) {
             Ok(hole) => hole.min(size),
             Err(Errno::NXIO) => size,
             Err(errno) => return Err(Failure::io(&errno.into())),

@@ -1,7 +1,7 @@
 //! Making a piece of a file ready to be sent.
 
 use super::Answer;
-use super::pool::{Pool, Requester};
+use super::pool::{Context, Pool, Requester};
 use super::prepare::ZSTD_LEVEL;
 use crate::protocol::ErrorCode;
 use crate::server::Failure;
@@ -38,9 +38,11 @@ pub(crate) enum LoadHow {
 
 /// A piece that is ready to be sent.
 #[derive(Debug)]
-pub(crate) enum Loaded {
+pub(crate) enum Loaded<F> {
     /// From the file itself.
     InPlace,
+    /// From another file that has it, from this offset on.
+    InFile(F, u64),
     /// Compressed, smaller than it was.
     Packed(Bytes),
     /// Copied into memory, as the page cache may drop the file: the whole piece or, where memory is short and the piece isn't of the plain dialect,
@@ -50,9 +52,20 @@ pub(crate) enum Loaded {
 
 impl Load<OpenFile> {
     /// Makes a piece ready at once if it is in memory, of a file on a local disk, and needn't be compressed.
-    pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<(Slot, Result<Loaded, Failure>)> {
+    pub(super) fn start(
+        self,
+        pool: &mut Pool,
+        requester: Requester,
+    ) -> Option<(Slot, Result<Loaded<OpenFile>, Failure>)> {
         let Load { slot, ref file, offset, length, how } = self;
         if !file.is_local() {
+            // What is at hand needn't wait for those who wait for other pieces.
+            if how != LoadHow::Compressed
+                && let Ok(Some((piece, at))) = file.piece(offset, length, false)
+                && pool.context.storage.probe(&piece, at, length) == Residency::Cached
+            {
+                return Some((slot, Ok(Loaded::InFile(piece, at))));
+            }
             // No piece is larger than memory.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
@@ -89,7 +102,7 @@ impl Load<OpenFile> {
     }
 
     /// Reads and compresses the piece. If it doesn't shrink, it is sent from the file, which is cached by now.
-    pub(crate) fn pack(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn pack(&self) -> Result<Loaded<OpenFile>, Failure> {
         let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
         let bytes = self.file.read(self.offset, length)?;
         // The file may change before the compressed bytes are sent, so it is checked now.
@@ -97,11 +110,17 @@ impl Load<OpenFile> {
         Ok(packed(&bytes).unwrap_or(Loaded::InPlace))
     }
 
-    /// Copies as much of the piece as was granted. If that is all of it, it is compressed on request.
-    pub(crate) fn copy(&self, space: Share) -> Result<Loaded, Failure> {
+    /// Copies as much of the piece as was granted, unless a local file has it. If that is all of it, it is compressed on request.
+    pub(crate) fn copy(&self, context: &Context, space: Share) -> Result<Loaded<OpenFile>, Failure> {
+        if self.how != LoadHow::Compressed
+            && let Some((piece, at)) = self.file.piece(self.offset, self.length, true)?
+        {
+            context.storage.prefetch(&piece, at, self.length)?;
+            return Ok(Loaded::InFile(piece, at));
+        }
         // Reads ahead while this piece is sent.
         if let (Some(ahead), Some(file)) = (NonZeroU64::new(self.length.saturating_mul(2)), self.file.descriptor()) {
-            let _ = fadvise(&**file, self.offset, Some(ahead), Advice::WillNeed);
+            let _ = fadvise(file, self.offset, Some(ahead), Advice::WillNeed);
         }
         let bytes = self.file.read(self.offset, space.bytes())?;
         if self.how != LoadHow::AnyVersion {
@@ -113,7 +132,7 @@ impl Load<OpenFile> {
     }
 }
 
-fn packed(bytes: &[u8]) -> Option<Loaded> {
+fn packed(bytes: &[u8]) -> Option<Loaded<OpenFile>> {
     let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).ok()?;
     (packed.len() < bytes.len()).then(|| Loaded::Packed(packed.into()))
 }
@@ -126,7 +145,7 @@ impl Pool {
             let threads = if how == LoadHow::Compressed { &self.compress } else { &self.prefetch };
             let failed = move |failure| Answer::Load(slot, Err(failure));
             let device = load.file.attributes.device();
-            self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(space)));
+            self.run(threads, device, requester, failed, move |context| Answer::Load(slot, load.copy(context, space)));
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) enum Answer<F> {
     Hash(u32, Result<Digest, Failure>),
     /// For the file of this number in its fetch.
     FindExtents(u32, Result<Layout, Failure>),
-    Load(Slot, Result<Loaded, Failure>),
+    Load(Slot, Result<Loaded<F>, Failure>),
     List(Result<Page, Failure>),
     /// The file and its size.
     Open(Result<(F, u64), Failure>),

@@ -103,6 +103,9 @@ impl Batch<'_> {
     fn prepare(&self, from: usize) -> Vec<Prepared<OpenFile>> {
         // If the memory of small files is used up, they are sent like large ones, from the page cache.
         let mut buffer = self.small_files.buffer();
+        let soon =
+            self.request.files.iter().skip(from).take(BATCH_FILES_MAX).filter_map(|file| file.path.to_rel_path().ok());
+        self.root.will_open(soon);
         let mut looked = Vec::new();
         let mut open = 0;
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {

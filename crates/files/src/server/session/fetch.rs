@@ -183,7 +183,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
+    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded<F>, Failure>, shared: &mut Shared<F>) {
         if let Some(FileState::Large(large)) = self.files.front_mut() {
             large.loaded(self.ticket, slot, result, &self.credit, shared);
         }
@@ -347,7 +347,7 @@ impl<F: Clone> Fetch<F> {
             let slot = shared.slot();
             let length = if piece.hole { 0 } else { piece.length };
             let how = if self.request.compress.is_some() { large.how_to_compress() } else { LoadHow::Unchanged };
-            large.pipeline.begin(slot, length, DataPiece { piece, how, bytes: None, cost });
+            large.pipeline.begin(slot, length, DataPiece { piece, how, bytes: None, elsewhere: None, cost });
             if piece.hole {
                 large.pipeline.ready(slot);
             } else {

@@ -27,7 +27,7 @@ pub(super) struct Large<F> {
     pub(super) cursor: PieceCursor,
     /// A job is finding its next extents.
     pub(super) is_looked_at: bool,
-    pub(super) pipeline: Pipeline<DataPiece>,
+    pub(super) pipeline: Pipeline<DataPiece<F>>,
     /// Consecutive pieces that compression didn't shrink.
     pub(super) unshrunk: u32,
     /// Pieces begun.
@@ -38,11 +38,13 @@ pub(super) struct Large<F> {
 }
 
 #[derive(Debug)]
-pub(super) struct DataPiece {
+pub(super) struct DataPiece<F> {
     pub(super) piece: Piece,
     pub(super) how: LoadHow,
     /// Compressed or copied bytes; otherwise it is sent from the file.
     pub(super) bytes: Option<(Body, Bytes)>,
+    /// Another file that has it, from this offset on.
+    pub(super) elsewhere: Option<(F, u64)>,
     /// Credit that it costs.
     pub(super) cost: u64,
 }
@@ -62,7 +64,7 @@ impl<F: Clone> Large<F> {
         &mut self,
         ticket: Ticket,
         slot: Slot,
-        result: Result<Loaded, Failure>,
+        result: Result<Loaded<F>, Failure>,
         credit: &Credit,
         shared: &mut Shared<F>,
     ) {
@@ -70,6 +72,7 @@ impl<F: Clone> Large<F> {
         let Some(piece) = self.pipeline.ready(slot) else { return };
         match result {
             Ok(Loaded::InPlace) => self.unshrunk += u32::from(piece.how == LoadHow::Compressed),
+            Ok(Loaded::InFile(file, offset)) => piece.elsewhere = Some((file, offset)),
             Ok(Loaded::Packed(bytes)) => {
                 self.unshrunk = 0;
                 let cost = (bytes.len() as u64).max(PIECE_COST_MIN);
@@ -128,15 +131,15 @@ impl<F: Clone> Large<F> {
     }
 }
 
-impl DataPiece {
+impl<F> DataPiece<F> {
     /// Cuts the piece after this many bytes and returns the rest, if any.
-    fn cut(&mut self, length: u64) -> Option<DataPiece> {
+    fn cut(&mut self, length: u64) -> Option<DataPiece<F>> {
         let left = self.piece.length.checked_sub(length).filter(|left| *left > 0)?;
         let piece = Piece { offset: self.piece.offset + length, length: left, ..self.piece };
         self.piece.length = length;
         let cost = self.cost.saturating_sub(length.max(PIECE_COST_MIN));
         self.cost -= cost;
         // Pieces are cut where memory is short: then nothing is compressed either.
-        Some(DataPiece { piece, how: LoadHow::Rest, bytes: None, cost })
+        Some(DataPiece { piece, how: LoadHow::Rest, bytes: None, elsewhere: None, cost })
     }
 }

@@ -143,11 +143,12 @@ impl<F: Clone> Plain<F> {
         self.progress(shared);
     }
 
-    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
+    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded<F>, Failure>, shared: &mut Shared<F>) {
         if let Some(piece) = self.pipeline.ready(slot) {
             match result {
                 // Nothing is compressed here.
                 Ok(Loaded::InPlace | Loaded::Packed(_)) => {}
+                Ok(Loaded::InFile(file, offset)) => piece.content = Content::File { file, offset },
                 Ok(Loaded::Copied(bytes)) => piece.content = Content::Frames(vec![bytes]),
                 Err(failure) => {
                     piece.content = Content::Frames(error_frames(&failure.message).into());

@@ -6,6 +6,9 @@ use crate::path::RelPath;
 use crate::root::{FileKind, RootError, Timestamp};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -16,11 +19,16 @@ pub(in crate::server) enum Call {
     Open,
     /// Of this many bytes.
     Read(usize),
+    /// For a local file.
+    File,
     List,
 }
 
 /// Decides whether a request fails, and may change the store before it is answered.
 type Fault = Box<dyn FnMut(Call, &RelPath) -> Option<RootError> + Send>;
+
+/// Offset of a content in its local file.
+const IN_FILE_AT: u64 = 3;
 
 /// The store.
 #[derive(Clone)]
@@ -33,6 +41,8 @@ struct Store {
     page_entries: usize,
     read_bytes: usize,
     latency: Duration,
+    /// Whether contents are in local files, too, behind [`IN_FILE_AT`] other bytes.
+    has_files: AtomicBool,
 }
 
 struct State {
@@ -51,7 +61,7 @@ impl Memory {
     pub(in crate::server) fn new(page_entries: usize, read_bytes: usize, latency: Duration) -> Memory {
         let state = Mutex::new(State { files: BTreeMap::new(), next_version: 1 });
         let fault: Mutex<Fault> = Mutex::new(Box::new(|_, _| None));
-        Memory(Arc::new(Store { state, fault, page_entries, read_bytes, latency }))
+        Memory(Arc::new(Store { state, fault, page_entries, read_bytes, latency, has_files: AtomicBool::new(false) }))
     }
 
     /// Puts a file, or another one in its place, and returns the number of its version. Its time of modification has as many seconds.
@@ -61,6 +71,11 @@ impl Memory {
         state.next_version += 1;
         state.files.insert(path.parse().unwrap(), Version { number, content: content.into() });
         number
+    }
+
+    /// Has contents in local files from now on.
+    pub(in crate::server) fn keep_in_files(&self) {
+        self.0.has_files.store(true, Ordering::Relaxed);
     }
 
     pub(in crate::server) fn remove(&self, path: &str) {
@@ -171,6 +186,17 @@ impl Pieces for Object {
         let count = rest.len().min(buffer.len()).min(self.store.read_bytes);
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
+    }
+
+    fn file_at(&self, offset: u64, _: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, RootError> {
+        if !may_wait || !self.store.has_files.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let state = self.store.answer(Call::File, &self.path)?;
+        let version = state.files.get(&self.path).filter(|version| version.number == self.number);
+        let file = tempfile::tempfile().map_err(RootError::Io)?;
+        file.write_all_at(&version.ok_or(RootError::Changed)?.content, IN_FILE_AT).map_err(RootError::Io)?;
+        Ok(Some((Arc::new(file), IN_FILE_AT + offset)))
     }
 }
 

@@ -29,10 +29,39 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens a directory to list it; the top for the empty path.
     fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError>;
 
+    /// Learns of files that will be opened soon, in this order, and may fetch some of them. Doesn't block.
+    fn will_open(&self, _paths: &mut dyn Iterator<Item = &RelPath>) {}
+
+    /// Figures of its cache, if it has one. Doesn't block.
+    fn cache(&self) -> Option<CacheStats> {
+        None
+    }
+
     /// This source, if it is a directory or file of this machine.
     fn local(&self) -> Option<&Root> {
         None
     }
+}
+
+/// Figures of a source's cache: sizes now, and sums since the start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Limit on them.
+    pub bytes_max: u64,
+    /// Pieces that were there when they were wanted.
+    pub hits: u64,
+    /// Pieces that were fetched.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Pieces that were evicted.
+    pub evicted: u64,
+    /// Reads from behind it, since nothing could be kept.
+    pub bypassed: u64,
+    /// Whether nothing can be kept now.
+    pub is_broken: bool,
 }
 
 /// Metadata of an entry, known without opening it.
@@ -75,6 +104,12 @@ pub trait Pieces: Debug + Send + Sync + 'static {
     /// Reads bytes from an offset on; returns their number, 0 only at the end. They are of the version that was opened: if there is another
     /// one by now, fails with [`RootError::Changed`].
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError>;
+
+    /// A file of a local file system that has these bytes of the version, and where they begin in it. It never changes. `None`: read them.
+    /// Unless it may wait, this doesn't block.
+    fn file_at(&self, _offset: u64, _length: u64, _may_wait: bool) -> Result<Option<(Arc<File>, u64)>, RootError> {
+        Ok(None)
+    }
 }
 
 /// A directory that was opened to be listed.
@@ -109,9 +144,9 @@ impl Attributes {
         self.local.is_some_and(|stat| stat.is_sparse())
     }
 
-    /// The device that its content is read from. All that is on none of this machine counts as one.
+    /// The device that its content is read from. Each file that is on none of this machine counts as one, so that a slow one delays no others.
     pub(super) fn device(&self) -> u64 {
-        self.local.map_or(0, |stat| stat.device)
+        self.local.map_or_else(|| self.validator.parts().0, |stat| stat.device)
     }
 }
 

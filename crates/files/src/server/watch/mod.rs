@@ -10,6 +10,7 @@ mod limit;
 mod look;
 mod mounts;
 mod names;
+mod polled;
 mod published;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -20,6 +21,7 @@ mod tests;
 mod unread;
 
 pub(super) use look::open as open_below;
+pub(super) use polled::Polled;
 pub(super) use published::SharedCatalogue;
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_catalogue;

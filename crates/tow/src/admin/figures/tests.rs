@@ -31,6 +31,7 @@ fn all() -> Vec<Row> {
         rows(QUOTA, "quota", "`serve`"),
         rows(CATALOGUE, "", "`serve --watch`"),
         rows(WATCH, "", "`serve --watch`"),
+        rows(CACHE, "", "`serve --cache`"),
         rows(BROKER, "", "`broker`"),
         rows(QUEUES, "", "`broker`"),
         rows(JOURNAL, "", "`broker --journal`"),
@@ -81,8 +82,12 @@ fn the_documentation_has_each_metric_and_no_other() {
 #[test]
 fn the_documentation_has_each_member_of_the_status() {
     let text = document("protocol/admin.md");
-    let of_files =
-        members(FILES).chain(members(CATALOGUE)).chain(members(WATCH)).chain(members(POOL)).chain(members(QUOTA));
+    let of_files = members(FILES)
+        .chain(members(CATALOGUE))
+        .chain(members(WATCH))
+        .chain(members(CACHE))
+        .chain(members(POOL))
+        .chain(members(QUOTA));
     let others =
         members(SERVER).chain(members(HUB)).chain(members(BROKER)).chain(members(JOURNAL)).chain(members(RELAY));
     for member in of_files.chain(others).filter(|member| !member.is_empty() && !member.starts_with("counters.")) {
@@ -97,7 +102,7 @@ fn the_guide_has_each_metric_that_should_be_zero_and_no_other() {
     let (_, list) = text.split_once("These metrics should stay 0:").unwrap();
     let (list, _) = list.split_once(".\n").unwrap();
     let documented: Vec<_> = list.split(',').map(str::trim).collect();
-    let of_files = zeros(HUB).chain(zeros(FILES)).chain(zeros(POOL)).chain(zeros(WATCH));
+    let of_files = zeros(HUB).chain(zeros(FILES)).chain(zeros(POOL)).chain(zeros(WATCH)).chain(zeros(CACHE));
     let expected: Vec<_> = of_files.chain(zeros(BROKER)).chain(zeros(JOURNAL)).collect();
     assert_eq!(documented, expected, "docs/guide/operating.md should have these:\n{}", expected.join(", "));
 }

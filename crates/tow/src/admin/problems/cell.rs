@@ -17,6 +17,7 @@ const SKEW_MS: u64 = 1000;
 const UNANSWERED: u32 = 2;
 
 const CELL: Subject = Subject::Part("cell");
+const BODIES: Subject = Subject::Part("directory of large bodies");
 const QUEUE: &str = "queue of the cell";
 
 /// Problems of a cell. `has_failed`: this broker leads, and can't append.
@@ -26,6 +27,7 @@ pub fn of_cell(cell: &CellFigures, has_failed: bool) -> Vec<Found> {
     found.extend(leaderless(cell));
     found.extend(cell.nats.stream.wrong.iter().map(|wrong| of(Kind::QueueSettings, queue(), wrong.clone(), json!({}))));
     found.extend(sync(cell));
+    found.extend(cell.bodies_failure.iter().map(|why| of(Kind::BodiesAway, BODIES, why.clone(), json!({}))));
     found.extend(cell.members.iter().filter_map(standby));
     found.extend(cell.members.iter().filter_map(clock));
     found.extend(replicas(cell));
@@ -228,6 +230,8 @@ mod tests {
         let full = found(|cell| cell.nats.stream.bytes = 640);
         expect(&full, Kind::NearlyFull, "queue of the cell: 91 % used: 640 B of 700 B");
         let monitored = |sync| Monitored { url: String::new(), server: "n0".to_owned(), sync };
+        let away = found(|cell| cell.bodies_failure = Some("No such file or directory".to_owned()));
+        expect(&away, Kind::BodiesAway, "directory of large bodies: No such file or directory");
         let rarely = Sync::Every(Duration::from_secs(120));
         let rare = found(|cell| cell.nats.monitored = vec![monitored(Sync::Always), monitored(rarely)]);
         assert!(rare.len() == 1 && rare[0].1.contains("NATS server n0 is 2 min, not `always`"), "{rare:?}");

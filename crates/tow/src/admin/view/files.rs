@@ -205,6 +205,9 @@ fn restart(transfers: usize, held_deletions: u64) -> Value {
 fn add(to: &mut Snapshot, stats: &Stats, catalogue: Option<&Catalogue>) {
     to.add(figures::HUB, &stats.hub);
     to.add(figures::FILES, stats);
+    if let Some(cache) = &stats.cache {
+        to.add(figures::CACHE, cache);
+    }
     if let Some(catalogue) = catalogue {
         to.add(figures::CATALOGUE, catalogue);
         if let Some(watch) = &catalogue.sums.watch {

@@ -13,7 +13,10 @@ pub fn lines(cell: &Value) -> Vec<(&'static str, String)> {
     lines.push(("queue", queue(&cell["queue"])));
     lines.push(("NATS", nats(&cell["queue"], cell["nats_server"].as_str().unwrap_or_default())));
     lines.push(("sync", sync(&cell["monitored"])));
-    let failures = [&cell["failure"], &cell["nats_failure"]].into_iter().filter_map(Value::as_str).map(str::to_owned);
+    let failures = [&cell["failure"], &cell["bodies_failure"], &cell["nats_failure"]]
+        .into_iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned);
     let wrong = cell["queue"]["wrong"].as_array().into_iter().flatten().map(text);
     lines.extend(failures.chain(wrong).map(|wrong| ("WRONG", wrong)));
     lines

@@ -24,8 +24,8 @@ impl<F: Clone> Fetch<F> {
         if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
             return None;
         }
-        let DataPiece { piece, bytes, cost, .. } = piece;
-        let (piece, cost, bytes) = (*piece, *cost, bytes.take());
+        let DataPiece { piece, bytes, elsewhere, cost, .. } = piece;
+        let (piece, cost, bytes, elsewhere) = (*piece, *cost, bytes.take(), elsewhere.take());
         let (body, body_length) = match &bytes {
             _ if piece.hole => (Body::Hole, 0),
             Some((body, bytes)) => (*body, bytes.len() as u64),
@@ -33,17 +33,15 @@ impl<F: Clone> Fetch<F> {
         };
         let n = large.metadata.n;
         let entry = DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
+        let (file, offset) = elsewhere.unwrap_or_else(|| (large.file.clone(), piece.offset));
         let part = match bytes {
             _ if piece.hole => Part::Bytes(Bytes::new()),
             Some((_, bytes)) => Part::Bytes(bytes),
-            None => {
-                let file = large.file.clone();
-                Part::File { file, offset: piece.offset, length: piece.length, slot, if_short: IfShort::Pad }
-            }
+            None => Part::File { file: file.clone(), offset, length: piece.length, slot, if_short: IfShort::Pad },
         };
         if let Part::File { .. } = part {
             large.pipeline.handed_over(slot);
-            shared.hand_over(self.ticket, slot, piece.length, large.file.clone());
+            shared.hand_over(self.ticket, slot, piece.length, file);
         } else {
             large.pipeline.remove(slot);
         }

@@ -3,6 +3,7 @@
 mod model;
 
 use super::*;
+use crate::client::follow::{FollowEvent, FollowOptions};
 use crate::client::{ConnectOptions, Destination, FileClient, GetOptions, Source as Wanted};
 use crate::digest::Digest;
 use crate::path::RelPath;
@@ -72,6 +73,26 @@ fn a_client_gets_the_tree_of_another_source() {
     let summary = get_all(&server, folder.path());
     assert_eq!(summary.skipped, tree.len() as u64 - 1);
     assert!(read_tree(folder.path())["large/two"] == bytes(1 << 20));
+}
+
+#[test]
+fn pieces_that_are_in_local_files_are_sent_from_there() {
+    let (memory, tree) = filled();
+    memory.keep_in_files();
+    let reads = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reads);
+    memory.fail(move |call, path| {
+        let is_large = path.as_os_str() == "large/two";
+        count.fetch_add(usize::from(is_large && matches!(call, Call::Read(_))), Ordering::Relaxed);
+        None
+    });
+    let (server, folder) = (start(&memory), TempDir::new().unwrap());
+    let mut client = server.client();
+    client.send(&[b"fetch", b"large/two", b"5", b"1000000"]);
+    assert!(client.receive()[0][..] == tree["large/two"][5..1_000_005]);
+    assert_eq!(reads.load(Ordering::Relaxed), 0, "the plain dialect hashes nothing");
+    get_all(&server, folder.path());
+    assert!(read_tree(folder.path()) == tree);
 }
 
 #[test]
@@ -230,14 +251,84 @@ fn rules_hold_for_another_source() {
 }
 
 #[test]
-fn another_source_is_neither_watched_nor_pushed_to() {
+fn another_source_takes_no_pushes_and_is_no_relay() {
     let (memory, _) = filled();
-    let watch = |options: &mut ServerOptions| options.watch = Some(WatchOptions::default());
     let push = |options: &mut ServerOptions| options.push = Some(PushOptions::new(Default::default()));
     let relay = |options: &mut ServerOptions| options.is_relay = true;
-    for change in [watch, push, relay] as [fn(&mut ServerOptions); 3] {
+    for change in [push, relay] as [fn(&mut ServerOptions); 2] {
         let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
         change(&mut options);
         assert!(matches!(Server::bind(options), Err(ServeError::NotLocal(_))));
     }
+}
+
+#[test]
+fn another_source_is_followed_by_listing_it_again() {
+    let (memory, mut tree) = filled();
+    let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
+    options.watch = Some(WatchOptions { rescan: Duration::from_millis(20), ..WatchOptions::default() });
+    let server = TestServer::start_as(options, Box::new(PageCache));
+    let folder = TempDir::new().unwrap();
+    let mut options = FollowOptions::new(Wanted::Path(Default::default()), folder.path().join("copy"));
+    options.mirror = true;
+    let client = FileClient::new(ConnectOptions::new(server.endpoint.clone()));
+    let mut events = client.follow(options).unwrap().map(Result::unwrap);
+    let mut wait_for = |tree: &BTreeMap<String, Vec<u8>>| {
+        let copy = || {
+            let mut copy = read_tree(&folder.path().join("copy"));
+            // What the follower remembers.
+            copy.retain(|path, _| !path.starts_with(".tow"));
+            copy
+        };
+        while copy() != *tree {
+            assert!(events.any(|event| matches!(event, FollowEvent::UpToDate { .. })), "the follow ended");
+        }
+    };
+    std::fs::create_dir(folder.path().join("copy")).unwrap();
+    wait_for(&tree);
+    // A listing that fails shows nothing that is gone.
+    let mut failures = 0;
+    memory.fail(move |call, path| {
+        failures += usize::from(call == Call::List);
+        let fails = call == Call::List && path.as_os_str() == "small" && failures < 20;
+        fails.then(|| RootError::Io(std::io::Error::other("not now")))
+    });
+    memory.put("top", b"another".to_vec());
+    tree.insert("top".to_owned(), b"another".to_vec());
+    memory.put("new/file", bytes(70_000));
+    tree.insert("new/file".to_owned(), bytes(70_000));
+    wait_for(&tree);
+    memory.remove("large/two");
+    memory.remove("large/deep/compressible");
+    tree.retain(|path, _| !path.starts_with("large/"));
+    memory.put("large", b"a file now".to_vec());
+    tree.insert("large".to_owned(), b"a file now".to_vec());
+    wait_for(&tree);
+}
+
+#[test]
+fn what_is_gone_all_at_once_is_held() {
+    let (memory, tree) = filled();
+    let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
+    let watch = WatchOptions { rescan: Duration::from_millis(20), ..WatchOptions::default() };
+    let release = Arc::clone(&watch.release_deletions);
+    options.watch = Some(watch);
+    let options = options.listen("tcp://127.0.0.1:0".parse().unwrap());
+    let server = Server::bind_with(options, Box::new(PageCache)).unwrap();
+    let catalogue = server.catalogue().unwrap();
+    let until = |what: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + DEADLINE;
+        while !what() {
+            assert!(Instant::now() < deadline, "{:?}", catalogue.stats());
+            std::thread::yield_now();
+        }
+    };
+    until(&|| catalogue.stats().is_complete);
+    let paths = catalogue.stats().paths;
+    assert!(paths > tree.len());
+    tree.keys().for_each(|path| memory.remove(path));
+    until(&|| catalogue.stats().watch.is_some_and(|watch| watch.held.is_some()));
+    assert_eq!(catalogue.stats().paths, paths);
+    release.store(true, Ordering::Release);
+    until(&|| catalogue.stats().paths == 0);
 }

@@ -1,0 +1,540 @@
+//! Pieces of objects on a local disk, each fetched once.
+//!
+//! A piece is a file that is complete when it gets its name, so processes share a directory, and a restart loses nothing. Whoever wants a piece that isn't
+//! there waits for its one request, with all others. What can't be kept, as on a full disk, is asked for by each reader alone.
+
+mod evict;
+mod store;
+
+use crate::{Bucket, Error, Kind};
+use evict::Evictor;
+use lru::LruCache;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use store::{Directory, Id};
+
+/// Bytes of a piece, but the last of an object.
+pub const PIECE_BYTES: u64 = 8 << 20;
+/// Smallest cache, in bytes.
+pub const CACHE_BYTES_MIN: u64 = 32 * PIECE_BYTES;
+/// Pieces that are fetched at the same time.
+const FETCHES_MAX: usize = 8;
+/// Pieces that wait to be fetched although nobody waits for them.
+const AHEAD_WAITING_MAX: usize = 64;
+/// Pieces that are fetched ahead of a reader.
+const AHEAD_MAX: u64 = 4;
+/// Pieces that stay open.
+const OPEN_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Time for which a reader waits for a piece: longer than the store may take for it. Then the disk hangs.
+const WAIT_MAX: Duration = Duration::from_secs(150);
+/// Time for which nothing is kept after the disk failed.
+const BROKEN_TIME: Duration = Duration::from_secs(10);
+
+/// The pieces of a directory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cache(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    directory: Arc<Directory>,
+    evictor: Evictor,
+    state: Mutex<State>,
+    /// There is something to fetch.
+    wanted: Condvar,
+    broken_until: Mutex<Option<Instant>>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct State {
+    open: LruCache<Id, Arc<Piece>>,
+    flights: HashMap<Id, Arc<Flight>>,
+    queue: VecDeque<Fetch>,
+    /// Threads that fetch or wait for something to fetch.
+    threads: usize,
+    idle: usize,
+}
+
+/// A piece that is to be fetched.
+#[derive(Debug)]
+struct Fetch {
+    bucket: Bucket,
+    version: Arc<Version>,
+    index: u64,
+    flight: Arc<Flight>,
+    is_ahead: bool,
+}
+
+/// A request that is going on, and those who wait for it.
+#[derive(Debug)]
+struct Flight {
+    id: Id,
+    outcome: Mutex<Option<Result<Outcome, Error>>>,
+    is_over: Condvar,
+}
+
+/// The end of a request.
+#[derive(Clone, Debug)]
+enum Outcome {
+    Kept(Arc<Piece>),
+    /// Each reads it from the store: it can't be kept.
+    NotKept,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    hits: AtomicU64,
+    fetched: AtomicU64,
+    fetched_bytes: AtomicU64,
+    bypassed: AtomicU64,
+}
+
+/// Figures of a cache since it was opened, but for the sizes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes of all pieces, as far as is known.
+    pub bytes: u64,
+    /// Limit on them.
+    pub bytes_max: u64,
+    /// Pieces that were there.
+    pub hits: u64,
+    /// Pieces that were fetched from the store.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Pieces that were evicted.
+    pub evicted: u64,
+    /// Reads from the store since nothing could be kept.
+    pub bypassed: u64,
+    /// Whether nothing can be kept now.
+    pub is_broken: bool,
+}
+
+/// A version of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Path below the bucket's prefix.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// When it was put there.
+    pub modified: SystemTime,
+    /// Its entity tag.
+    pub e_tag: Option<String>,
+}
+
+/// A piece that is in the cache: the first bytes of a file.
+#[derive(Debug)]
+pub struct Piece {
+    /// The file. It may have been evicted since; then it still has its content.
+    pub file: Arc<File>,
+    length: u64,
+    /// Seconds since 1970 when its time was last set.
+    used: AtomicU64,
+}
+
+impl Cache {
+    /// Opens a directory, which is this user's alone, as a cache of about this many bytes.
+    pub fn open(directory: &Path, bytes_max: u64) -> Result<Cache, String> {
+        if bytes_max < CACHE_BYTES_MIN {
+            return Err(format!("a cache of {bytes_max} bytes is too small: it needs {CACHE_BYTES_MIN}"));
+        }
+        let failed = |error: std::io::Error| format!("cannot use {} as a cache: {error}", directory.display());
+        let directory = Arc::new(Directory::open(directory).map_err(failed)?);
+        let evictor = Evictor::start(Arc::clone(&directory), bytes_max).map_err(failed)?;
+        let state = State {
+            open: LruCache::new(OPEN_MAX),
+            flights: HashMap::new(),
+            queue: VecDeque::new(),
+            threads: 0,
+            idle: 0,
+        };
+        Ok(Cache(Arc::new(Inner {
+            directory,
+            evictor,
+            state: Mutex::new(state),
+            wanted: Condvar::new(),
+            broken_until: Mutex::default(),
+            counts: Counts::default(),
+        })))
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> PathBuf {
+        self.0.directory.path().to_owned()
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> Figures {
+        let Inner { evictor, counts, .. } = &*self.0;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Figures {
+            bytes: evictor.bytes(),
+            bytes_max: evictor.bytes_max(),
+            hits: of(&counts.hits),
+            fetched: of(&counts.fetched),
+            fetched_bytes: of(&counts.fetched_bytes),
+            evicted: evictor.evicted(),
+            bypassed: of(&counts.bypassed),
+            is_broken: self.0.is_broken(),
+        }
+    }
+
+    /// A piece, fetched if it isn't there. `None` if it can't be kept. Blocks.
+    fn piece(&self, bucket: &Bucket, version: &Arc<Version>, index: u64) -> Result<Option<Arc<Piece>>, Error> {
+        let id = Id::of(bucket, version, index);
+        if let Some(piece) = self.0.known(&id) {
+            return Ok(Some(piece));
+        }
+        if let Some(piece) = self.0.found(&id, version.piece_bytes(index)) {
+            return Ok(Some(piece));
+        }
+        if self.0.is_broken() {
+            self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let flight = self.begin(bucket, version, index, id, false);
+        match flight.wait() {
+            Some(Ok(Outcome::Kept(piece))) => Ok(Some(piece)),
+            Some(Ok(Outcome::NotKept)) => {
+                self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+            Some(Err(error)) => Err(error),
+            None => {
+                self.0.broke(&format!("a piece wasn't there after {} s", WAIT_MAX.as_secs()));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Begins to fetch a piece, if it isn't there and there is no request for it. Doesn't block.
+    fn ahead(&self, bucket: &Bucket, version: &Arc<Version>, index: u64) {
+        let id = Id::of(bucket, version, index);
+        let is_open = self.0.lock().open.contains(&id);
+        if !is_open && !self.0.is_broken() {
+            self.begin(bucket, version, index, id, true);
+        }
+    }
+
+    fn begin(&self, bucket: &Bucket, version: &Arc<Version>, index: u64, id: Id, is_ahead: bool) -> Arc<Flight> {
+        let mut state = self.0.lock();
+        if let Some(flight) = state.flights.get(&id) {
+            let flight = Arc::clone(flight);
+            if !is_ahead {
+                state.hurry(&id);
+            }
+            return flight;
+        }
+        let flight = Arc::new(Flight { id, outcome: Mutex::default(), is_over: Condvar::new() });
+        let (bucket, version) = (bucket.clone(), Arc::clone(version));
+        let fetch = Fetch { bucket, version, index, flight: Arc::clone(&flight), is_ahead };
+        if is_ahead {
+            if state.queue.iter().filter(|fetch| fetch.is_ahead).count() >= AHEAD_WAITING_MAX {
+                return flight;
+            }
+            state.queue.push_back(fetch);
+        } else {
+            let at = state.queue.iter().position(|fetch| fetch.is_ahead).unwrap_or(state.queue.len());
+            state.queue.insert(at, fetch);
+        }
+        state.flights.insert(id, Arc::clone(&flight));
+        if state.idle == 0 && state.threads < FETCHES_MAX {
+            self.start_thread(&mut state);
+        }
+        drop(state);
+        self.0.wanted.notify_one();
+        flight
+    }
+
+    fn start_thread(&self, state: &mut State) {
+        let inner = Arc::downgrade(&self.0);
+        let run = move || {
+            while let Some(inner) = inner.upgrade() {
+                let Some(fetch) = inner.next_fetch() else { return };
+                inner.fetch(fetch);
+            }
+        };
+        match std::thread::Builder::new().name("tow-bucket".to_owned()).spawn(run) {
+            Ok(_) => state.threads += 1,
+            Err(error) if state.threads > 0 => tracing::debug!(%error, "no more threads to fetch pieces"),
+            Err(error) => {
+                tracing::error!(%error, "cannot start a thread to fetch pieces");
+                for fetch in state.queue.drain(..) {
+                    fetch.flight.end(Ok(Outcome::NotKept));
+                }
+                state.flights.clear();
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A piece that is open.
+    fn known(&self, id: &Id) -> Option<Arc<Piece>> {
+        let piece = self.lock().open.get(id).cloned()?;
+        self.counts.hits.fetch_add(1, Ordering::Relaxed);
+        piece.touch();
+        Some(piece)
+    }
+
+    /// A piece that is in the directory.
+    fn found(&self, id: &Id, length: u64) -> Option<Arc<Piece>> {
+        let piece = Arc::new(self.directory.find(id, length)?);
+        self.counts.hits.fetch_add(1, Ordering::Relaxed);
+        piece.touch();
+        self.lock().open.put(*id, Arc::clone(&piece));
+        Some(piece)
+    }
+
+    /// The next piece to fetch; `None` after a while without one: the thread ends.
+    fn next_fetch(&self) -> Option<Fetch> {
+        let mut state = self.lock();
+        loop {
+            if let Some(fetch) = state.queue.pop_front() {
+                return Some(fetch);
+            }
+            state.idle += 1;
+            let waited = self.wanted.wait_timeout(state, BROKEN_TIME).unwrap_or_else(PoisonError::into_inner);
+            state = waited.0;
+            state.idle -= 1;
+            if waited.1.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return None;
+            }
+        }
+    }
+
+    fn fetch(&self, fetch: Fetch) {
+        let Fetch { bucket, version, index, flight, .. } = fetch;
+        let id = flight.id;
+        let length = version.piece_bytes(index);
+        // Another process may have fetched it, or it was asked for ahead.
+        let outcome = match self.directory.find(&id, length) {
+            Some(piece) => Ok(Outcome::Kept(Arc::new(piece))),
+            // Those who wait for it must not wait for ever.
+            None => catch_unwind(AssertUnwindSafe(|| self.fetch_into(&bucket, &version, index, &id)))
+                .unwrap_or(Ok(Outcome::NotKept)),
+        };
+        let mut state = self.lock();
+        if let Ok(Outcome::Kept(piece)) = &outcome {
+            state.open.put(id, Arc::clone(piece));
+        }
+        state.flights.remove(&id);
+        drop(state);
+        flight.end(outcome);
+    }
+
+    fn fetch_into(&self, bucket: &Bucket, version: &Version, index: u64, id: &Id) -> Result<Outcome, Error> {
+        let length = version.piece_bytes(index);
+        let mut writing = match self.directory.write(id) {
+            Ok(writing) => writing,
+            Err(error) => {
+                self.broke(&error.to_string());
+                return Ok(Outcome::NotKept);
+            }
+        };
+        let begin = index * PIECE_BYTES;
+        let mut reading = bucket.read(&version.path, begin..begin + length, version.e_tag.as_deref())?;
+        version.check(&reading.object, || bucket.url().key(&version.path))?;
+        while let Some(bytes) = reading.next_bytes()? {
+            if let Err(error) = writing.append(&bytes) {
+                self.broke(&error.to_string());
+                self.evictor.hurry();
+                return Ok(Outcome::NotKept);
+            }
+        }
+        match writing.finish(length) {
+            Ok(piece) => {
+                self.counts.fetched.fetch_add(1, Ordering::Relaxed);
+                self.counts.fetched_bytes.fetch_add(length, Ordering::Relaxed);
+                self.evictor.added(length);
+                Ok(Outcome::Kept(Arc::new(piece)))
+            }
+            Err(error) => {
+                self.broke(&error.to_string());
+                Ok(Outcome::NotKept)
+            }
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        let until = *self.broken_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Nothing is kept for a while, and the operator knows.
+    fn broke(&self, why: &str) {
+        let mut until = self.broken_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if until.is_none_or(|until| until < now) {
+            tracing::warn!(
+                cache = %self.directory.path().display(), reason = why,
+                "the cache can't keep anything now: each read asks the store. It is tried again in {} s", BROKEN_TIME.as_secs()
+            );
+        }
+        *until = Some(now + BROKEN_TIME);
+    }
+}
+
+impl State {
+    /// Somebody waits now for what was asked for ahead.
+    fn hurry(&mut self, id: &Id) {
+        let Some(at) = self.queue.iter().position(|fetch| fetch.is_ahead && fetch.flight.id == *id) else { return };
+        if let Some(mut fetch) = self.queue.remove(at) {
+            fetch.is_ahead = false;
+            let at = self.queue.iter().position(|fetch| fetch.is_ahead).unwrap_or(self.queue.len());
+            self.queue.insert(at, fetch);
+        }
+    }
+}
+
+impl Flight {
+    fn end(&self, outcome: Result<Outcome, Error>) {
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        self.is_over.notify_all();
+    }
+
+    /// Its outcome; `None` if there is none after a long time.
+    fn wait(&self) -> Option<Result<Outcome, Error>> {
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.is_over.wait_timeout_while(outcome, WAIT_MAX, |outcome| outcome.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+}
+
+impl Version {
+    /// Bytes of one of its pieces.
+    fn piece_bytes(&self, index: u64) -> u64 {
+        self.size.saturating_sub(index.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES)
+    }
+
+    /// Fails if an answer is of another version.
+    fn check(&self, object: &crate::Object, key: impl FnOnce() -> String) -> Result<(), Error> {
+        let is_same = match &self.e_tag {
+            Some(_) => object.e_tag == self.e_tag,
+            None => object.modified == self.modified,
+        };
+        if is_same && object.size == self.size {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Changed, key(), ""))
+    }
+}
+
+/// The content of a version, read through a cache if there is one.
+#[derive(Debug)]
+pub struct Content {
+    bucket: Bucket,
+    cache: Option<Cache>,
+    version: Arc<Version>,
+    /// The last piece that was asked for, plus one, and how many to fetch ahead.
+    reader: Mutex<(u64, u64)>,
+}
+
+impl Content {
+    /// The content of a version, which isn't asked for yet.
+    pub fn new(bucket: Bucket, cache: Option<Cache>, version: Version) -> Content {
+        Content { bucket, cache, version: Arc::new(version), reader: Mutex::default() }
+    }
+
+    /// The version.
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// Begins to fetch the beginning, if it may be kept. Doesn't block.
+    pub fn begin(&self) {
+        if let Some(cache) = self.cache.as_ref().filter(|_| self.version.size > 0) {
+            cache.ahead(&self.bucket, &self.version, 0);
+        }
+    }
+
+    /// Reads bytes from an offset on; returns their number, 0 only at the end. Blocks.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Error> {
+        let left = self.version.size.saturating_sub(offset).min(buffer.len() as u64);
+        let index = offset / PIECE_BYTES;
+        let in_piece = (index + 1).saturating_mul(PIECE_BYTES).saturating_sub(offset).min(left);
+        if left == 0 {
+            return Ok(0);
+        }
+        if let Some(piece) = self.piece(index)? {
+            let wanted = usize::try_from(in_piece).unwrap_or(usize::MAX).min(buffer.len());
+            let space = buffer.get_mut(..wanted).unwrap_or_default();
+            return piece.read_at(space, offset - index * PIECE_BYTES).map_err(|error| self.failed(&error));
+        }
+        self.read_direct(buffer, offset, left)
+    }
+
+    /// The file that has these bytes, and where they begin in it. `None` if they are in several. If this may wait, the piece is fetched if it isn't
+    /// there, and it is `None` if it can't be kept. Otherwise it is `None` unless the piece is open, and one that isn't is begun; this doesn't block then.
+    pub fn file_at(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, Error> {
+        let index = offset / PIECE_BYTES;
+        let within = offset - index * PIECE_BYTES;
+        if length == 0 || within + length > self.version.piece_bytes(index) {
+            return Ok(None);
+        }
+        let piece = if may_wait { self.piece(index)? } else { self.open_piece(index) };
+        Ok(piece.map(|piece| (Arc::clone(&piece.file), within)))
+    }
+
+    /// A piece that is open.
+    fn open_piece(&self, index: u64) -> Option<Arc<Piece>> {
+        let cache = self.cache.as_ref()?;
+        for ahead in self.to_fetch_ahead(index) {
+            cache.ahead(&self.bucket, &self.version, ahead);
+        }
+        let open = cache.0.known(&Id::of(&self.bucket, &self.version, index));
+        if open.is_none() {
+            cache.ahead(&self.bucket, &self.version, index);
+        }
+        open
+    }
+
+    fn piece(&self, index: u64) -> Result<Option<Arc<Piece>>, Error> {
+        let Some(cache) = &self.cache else { return Ok(None) };
+        for ahead in self.to_fetch_ahead(index) {
+            cache.ahead(&self.bucket, &self.version, ahead);
+        }
+        cache.piece(&self.bucket, &self.version, index)
+    }
+
+    /// Pieces to fetch ahead: more and more of them for who reads one after the other.
+    fn to_fetch_ahead(&self, index: u64) -> std::ops::Range<u64> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let (behind_last, ahead) = *reader;
+        if index < behind_last {
+            return 0..0;
+        }
+        let ahead = if index == behind_last { (ahead * 2).clamp(1, AHEAD_MAX) } else { 0 };
+        *reader = (index + 1, ahead);
+        index + 1..(index + 1 + ahead).min(self.version.size.div_ceil(PIECE_BYTES))
+    }
+
+    fn read_direct(&self, buffer: &mut [u8], offset: u64, length: u64) -> Result<usize, Error> {
+        let Version { path, e_tag, .. } = &*self.version;
+        let mut reading = self.bucket.read(path, offset..offset + length, e_tag.as_deref())?;
+        self.version.check(&reading.object, || self.bucket.url().key(path))?;
+        let mut done = 0;
+        while let Some(bytes) = reading.next_bytes()? {
+            let Some(space) = buffer.get_mut(done..done + bytes.len()) else { break };
+            space.copy_from_slice(&bytes);
+            done += bytes.len();
+        }
+        Ok(done)
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Error {
+        Error::new(Kind::Other, self.bucket.url().key(&self.version.path), &format!("the cache can't be read: {error}"))
+    }
+}

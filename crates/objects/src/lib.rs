@@ -1,0 +1,25 @@
+//! Objects in S3 and in stores that speak its protocol, for threads that may block.
+//!
+//! [`Bucket`] is a prefix of a bucket. Its calls block, as those on files do, and end by themselves: a store that doesn't answer is
+//! [`Kind::Unreachable`]. They may come from many threads at the same time, but not from asynchronous tasks. Credentials, region and
+//! endpoint are found where the `aws` tools find them.
+
+#![warn(missing_debug_implementations)]
+
+mod bucket;
+mod cache;
+mod error;
+mod list;
+mod profile;
+mod settings;
+mod store;
+mod upload;
+mod url;
+
+pub use bucket::{Bucket, Metadata, Object, Reading};
+pub use cache::{CACHE_BYTES_MIN, Cache, Content, Figures, PIECE_BYTES, Version};
+pub use error::{Error, Kind};
+pub use list::{Listed, Page};
+pub use settings::Options;
+pub use upload::Upload;
+pub use url::ObjectUrl;

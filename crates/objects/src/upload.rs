@@ -1,0 +1,103 @@
+//! Objects that are put in parts.
+
+use crate::store::Store;
+use crate::{Error, Kind};
+use bytes::Bytes;
+use object_store::multipart::{MultipartStore as _, PartId};
+use object_store::path::Path;
+use object_store::{Attributes, MultipartId, PutMultipartOptions, PutPayload};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most parts of an object, as S3 has them.
+const PARTS_MAX: usize = 10_000;
+
+/// An object that is put in parts, from several threads if they like. There is nothing at its key until [`Upload::complete`]. Dropping it
+/// aborts it, without waiting for the store's answer.
+pub struct Upload {
+    store: Arc<Store>,
+    key: Path,
+    id: MultipartId,
+    parts: Mutex<BTreeMap<usize, PartId>>,
+    is_over: bool,
+}
+
+impl Upload {
+    /// Smallest part but the last, in bytes, as S3 has it. All but the last should have the same size.
+    pub const PART_BYTES_MIN: u64 = 5 << 20;
+
+    pub(crate) fn begin(store: Arc<Store>, key: Path, attributes: Attributes) -> Result<Upload, Error> {
+        let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+        let begin = async {
+            store.objects.create_multipart_opts(&key, options).await.map_err(|error| store.failed(&key, &error))
+        };
+        let id = store.block_on(key.as_ref(), begin)?;
+        Ok(Upload { store, key, id, parts: Mutex::default(), is_over: false })
+    }
+
+    /// Puts a part; the first one has number 0. One that was put before is replaced.
+    pub fn part(&self, number: usize, content: Bytes) -> Result<(), Error> {
+        if number >= PARTS_MAX {
+            return Err(self.wrong(&format!("an object has {PARTS_MAX} parts at most")));
+        }
+        let payload = PutPayload::from_bytes(content);
+        let put = async {
+            let put = self.store.objects.put_part(&self.key, &self.id, number, payload).await;
+            put.map_err(|error| self.store.failed(&self.key, &error))
+        };
+        let part = self.store.block_on(self.key.as_ref(), put)?;
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner).insert(number, part);
+        Ok(())
+    }
+
+    /// Puts the object in place, and returns its entity tag. Fails if a part is missing.
+    pub fn complete(mut self) -> Result<Option<String>, Error> {
+        let parts = std::mem::take(self.parts.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if parts.is_empty() || parts.keys().enumerate().any(|(at, number)| at != *number) {
+            return Err(self.wrong("a part is missing"));
+        }
+        let complete = async {
+            let complete =
+                self.store.objects.complete_multipart(&self.key, &self.id, parts.into_values().collect()).await;
+            complete.map_err(|error| self.store.failed(&self.key, &error))
+        };
+        let put = self.store.block_on(self.key.as_ref(), complete)?;
+        self.is_over = true;
+        Ok(put.e_tag)
+    }
+
+    /// Removes what was put. Waits for the store's answer.
+    pub fn abort(mut self) -> Result<(), Error> {
+        self.is_over = true;
+        let abort = async {
+            let abort = self.store.objects.abort_multipart(&self.key, &self.id).await;
+            abort.map_err(|error| self.store.failed(&self.key, &error))
+        };
+        self.store.block_on(self.key.as_ref(), abort)
+    }
+
+    fn wrong(&self, why: &str) -> Error {
+        Error::new(Kind::Other, self.store.place(self.key.as_ref()), why)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (store, key, id) = (Arc::clone(&self.store), self.key.clone(), self.id.clone());
+        Store::detach(async move {
+            if let Err(error) = store.objects.abort_multipart(&key, &id).await {
+                tracing::warn!(key = %key, %error, "the parts of an unfinished upload are left in the store");
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upload").field("key", &self.key).field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,235 @@
+//! Reading from a store whose answers fail, with and without a cache.
+
+#![allow(clippy::unwrap_used)]
+
+mod server;
+
+use server::{Fault, Store};
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::TempDir;
+use towpath_objects::{Bucket, CACHE_BYTES_MIN, Cache, Content, Kind, Options, PIECE_BYTES, Version};
+
+const PIECE: usize = PIECE_BYTES as usize;
+
+fn bucket(store: &Store) -> Bucket {
+    let mut options = Options::default();
+    options.endpoint = Some(store.endpoint.clone());
+    options.anonymous = true;
+    Bucket::open(&"s3://data/models".parse().unwrap(), &options).unwrap()
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 251 + at * 7) as u8).collect()
+}
+
+fn version(bucket: &Bucket, path: &str) -> Version {
+    let object = bucket.head(path).unwrap();
+    Version { path: path.to_owned(), size: object.size, modified: object.modified, e_tag: object.e_tag }
+}
+
+fn read_all(content: &Content) -> Vec<u8> {
+    let mut all = vec![0; content.version().size as usize];
+    let mut done = 0;
+    while done < all.len() {
+        let count = content.read_at(&mut all[done..], done as u64).unwrap();
+        assert!(count > 0);
+        done += count;
+    }
+    assert_eq!(content.read_at(&mut [0; 1], done as u64).unwrap(), 0);
+    all
+}
+
+#[test]
+fn a_piece_is_fetched_once_however_many_want_it() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let (bucket, all) = (bucket(&store), bytes(2 * PIECE + 1000));
+    store.put("models/big", all.clone());
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let version = version(&bucket, "big");
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let content = Content::new(bucket.clone(), Some(cache.clone()), version.clone());
+                assert!(read_all(&content) == all);
+            });
+        }
+    });
+    assert_eq!(store.requests("GET").len(), 3);
+    assert!(store.requests("GET").iter().all(|get| get.if_match.is_some()));
+    let figures = cache.figures();
+    assert_eq!((figures.fetched, figures.fetched_bytes, figures.bypassed), (3, all.len() as u64, 0));
+    // From a file, and after a restart.
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let content = Content::new(bucket.clone(), Some(cache.clone()), version.clone());
+    let (file, at) = content.file_at(PIECE_BYTES + 5, 100, true).unwrap().unwrap();
+    let mut part = [0; 100];
+    file.read_exact_at(&mut part, at).unwrap();
+    assert_eq!(part[..], all[PIECE + 5..PIECE + 105]);
+    assert!(content.file_at(PIECE_BYTES + 6, 100, false).unwrap().is_some(), "open by now");
+    assert!(content.file_at(PIECE_BYTES - 1, 2, true).unwrap().is_none(), "in two files");
+    assert!(read_all(&content) == all);
+    assert_eq!((store.requests("GET").len(), cache.figures().fetched), (3, 0));
+    // Another version is another piece.
+    store.put("models/big", bytes(10));
+    let content = Content::new(bucket.clone(), Some(cache), self::version(&bucket, "big"));
+    assert!(read_all(&content) == bytes(10));
+}
+
+#[test]
+fn a_damaged_piece_is_fetched_again() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let (bucket, all) = (bucket(&store), bytes(5000));
+    store.put("models/a", all.clone());
+    let read = || {
+        let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+        read_all(&Content::new(bucket.clone(), Some(cache), version(&bucket, "a")))
+    };
+    assert!(read() == all);
+    let shelves = std::fs::read_dir(folder.path().join("pieces-1")).unwrap();
+    let files = shelves.flat_map(|shelf| std::fs::read_dir(shelf.unwrap().path()).unwrap());
+    let [piece] = &files.map(|file| file.unwrap().path()).collect::<Vec<_>>()[..] else { panic!("one piece") };
+    let whole = std::fs::read(piece).unwrap();
+    for damaged in [[&[whole[0] ^ 1], &whole[1..]].concat(), whole[..100].to_vec(), Vec::new()] {
+        std::fs::write(piece, damaged).unwrap();
+        assert!(read() == all);
+        assert!(std::fs::read(piece).unwrap() == whole);
+    }
+    assert_eq!(store.requests("GET").len(), 4);
+}
+
+#[test]
+fn what_was_not_used_for_longest_is_evicted() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let bucket = bucket(&store);
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let count = (CACHE_BYTES_MIN / PIECE_BYTES) as usize + 8;
+    store.put("models/big", vec![7; count * PIECE]);
+    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "big"));
+    assert!(read_all(&content).iter().all(|byte| *byte == 7));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while cache.figures().bytes > CACHE_BYTES_MIN {
+        assert!(std::time::Instant::now() < until, "{:?}", cache.figures());
+        std::thread::yield_now();
+    }
+    assert!(cache.figures().evicted > 0);
+    // A piece that was evicted while it was open is as it was.
+    assert!(read_all(&content).iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn without_a_place_to_keep_them_pieces_are_read_from_the_store() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let (bucket, all) = (bucket(&store), bytes(PIECE + 10));
+    store.put("models/a", all.clone());
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "a"));
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    assert!(read_all(&content) == all);
+    assert!(cache.figures().is_broken && cache.figures().bypassed > 0, "{:?}", cache.figures());
+    let uncached = Content::new(bucket.clone(), None, version(&bucket, "a"));
+    assert!(read_all(&uncached) == all);
+    assert!(uncached.file_at(0, 10, true).unwrap().is_none());
+}
+
+#[test]
+fn a_replaced_object_is_never_mixed() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let bucket = bucket(&store);
+    store.put("models/a", bytes(2 * PIECE));
+    let gets = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&gets);
+    store.fail(move |request| {
+        let is_second = request.method == "GET" && count.fetch_add(1, Ordering::Relaxed) == 1;
+        is_second.then(|| Fault::Replaced(vec![0; 2 * PIECE]))
+    });
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let content = Content::new(bucket.clone(), Some(cache), version(&bucket, "a"));
+    let mut buffer = vec![0; PIECE];
+    let results = [0, PIECE_BYTES].map(|offset| content.read_at(&mut buffer, offset).map_err(|error| error.kind));
+    assert!(results.contains(&Err(Kind::Changed)), "{results:?}");
+}
+
+#[test]
+fn passing_failures_are_repeated_and_others_have_clear_kinds() {
+    let store = Store::start();
+    let (bucket, all) = (bucket(&store), bytes(100_000));
+    store.put("models/a", all.clone());
+    let version = version(&bucket, "a");
+    let read = || {
+        let mut buffer = vec![0; all.len()];
+        let content = Content::new(bucket.clone(), None, version.clone());
+        content.read_at(&mut buffer, 0).map(|count| assert!(buffer[..count] == all[..])).map_err(|error| error.kind)
+    };
+    for fault in [Fault::Status(503, "SlowDown"), Fault::Status(500, "InternalError"), Fault::Cut(777)] {
+        let mut left = 2;
+        store.fail(move |_| {
+            left -= 1;
+            (left >= 0).then(|| fault.clone())
+        });
+        assert_eq!(read(), Ok(()));
+        let mut left = 2;
+        store.fail(move |request| {
+            left -= i32::from(request.query.contains_key("list-type"));
+            (left >= 0).then_some(Fault::Status(503, "SlowDown"))
+        });
+        assert_eq!(bucket.list("", None).unwrap().objects.len(), 1);
+    }
+    let kinds = [
+        (403, "AccessDenied", Kind::Denied),
+        (403, "ExpiredToken", Kind::Expired),
+        (403, "InvalidObjectState", Kind::Archived),
+        (404, "NoSuchBucket", Kind::NoBucket),
+        (404, "NoSuchKey", Kind::NotFound),
+        (412, "PreconditionFailed", Kind::Changed),
+    ];
+    for (status, code, kind) in kinds {
+        store.fail(move |_| Some(Fault::Status(status, code)));
+        assert_eq!(read(), Err(kind), "{code}");
+        assert_eq!(bucket.check().unwrap_err().kind, kind, "{code}");
+    }
+}
+
+#[test]
+fn keys_of_all_kinds_are_listed() {
+    let store = Store::start();
+    let bucket = bucket(&store);
+    let keys =
+        ["models/a//b", "models//c", "models/../d", "models/dir/", "models/new\nline", "models/ä b+c%", "other/e"];
+    keys.iter().for_each(|key| store.put(key, *b"x"));
+    for number in 0..250 {
+        store.put(&format!("models/many/{number:03}"), *b"x");
+    }
+    let page = bucket.list("", None).unwrap();
+    assert_eq!(page.prefixes, ["models/../", "models//", "models/a/", "models/dir/", "models/many/"]);
+    let names: Vec<_> = page.objects.iter().map(|object| object.key.as_str()).collect();
+    assert_eq!(names, ["models/new\nline", "models/ä b+c%"]);
+    let (mut mark, mut found) = (None, BTreeSet::new());
+    loop {
+        let page = bucket.list("many", mark.as_deref()).unwrap();
+        found.extend(page.objects.into_iter().map(|object| object.key));
+        mark = page.next;
+        if mark.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 250);
+    assert!(bucket.is_directory("dir").unwrap() && !bucket.is_directory("di").unwrap());
+    assert_eq!(bucket.head("ä b+c%").unwrap().size, 1);
+    for unnamed in ["new\nline", "a//b", "../d", "dir/", ""] {
+        assert_eq!(bucket.head(unnamed).unwrap_err().kind, Kind::NotFound, "{unnamed:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_is_unreachable() {
+    let mut options = Options::default();
+    // Nobody listens there: the port was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    options.endpoint = Some(format!("http://127.0.0.1:{port}"));
+    options.anonymous = true;
+    let bucket = Bucket::open(&"s3://data".parse().unwrap(), &options).unwrap();
+    assert_eq!(bucket.check().unwrap_err().kind, Kind::Unreachable);
+}

@@ -1,0 +1,353 @@
+//! Objects of a bucket as the files of a server.
+
+use lru::LruCache;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use towpath_files::digest::Validator;
+use towpath_files::path::RelPath;
+use towpath_files::root::{FileKind, RootError, Timestamp};
+use towpath_files::server::source::{self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source};
+use towpath_objects::{Bucket, Cache, Content, Error, Kind, PIECE_BYTES, Page, Version};
+
+/// Objects whose attributes are remembered from listings and questions, so that they needn't be asked for when they are opened.
+const KNOWN_MAX: NonZeroUsize = NonZeroUsize::new(16 << 10).unwrap();
+/// Time for which they are. If an object is replaced meanwhile, reading it fails as changed, unless all of it is in the cache.
+const KNOWN_TIME: Duration = Duration::from_secs(60);
+/// Objects that are fetched before they are opened.
+const AHEAD_MAX: usize = 32;
+/// Longest name of a file: longer ones are no names of directories to ask for either.
+const NAME_BYTES_MAX: usize = 255;
+/// Permission bits, which objects don't have.
+const FILE_MODE: u32 = 0o644;
+const DIR_MODE: u32 = 0o755;
+
+/// A bucket as a source.
+#[derive(Clone, Debug)]
+pub struct BucketSource(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    bucket: Bucket,
+    cache: Option<Cache>,
+    known: Mutex<LruCache<String, (Version, Instant)>>,
+}
+
+impl BucketSource {
+    /// Fails if the bucket can't be listed.
+    pub fn open(bucket: Bucket, cache: Option<Cache>) -> Result<BucketSource, Error> {
+        bucket.check()?;
+        Ok(BucketSource(Arc::new(Shared { bucket, cache, known: Mutex::new(LruCache::new(KNOWN_MAX)) })))
+    }
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, LruCache<String, (Version, Instant)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, version: Version) {
+        self.known().put(version.path.clone(), (version, Instant::now()));
+    }
+
+    /// The version that the store has now.
+    fn head(&self, path: &str) -> Result<Version, Error> {
+        let object = self.bucket.head(path)?;
+        let version =
+            Version { path: path.to_owned(), size: object.size, modified: object.modified, e_tag: object.e_tag };
+        self.remember(version.clone());
+        Ok(version)
+    }
+
+    fn attributes(&self, version: &Version) -> Attributes {
+        let modified = timestamp(version.modified);
+        let key = self.bucket.url().key(&version.path);
+        let tag = version.e_tag.as_deref().unwrap_or_default();
+        let parts =
+            [self.bucket.endpoint().as_bytes(), key.as_bytes(), tag.as_bytes(), &modified.seconds.to_le_bytes()];
+        Attributes {
+            kind: FileKind::File,
+            size: version.size,
+            modified,
+            mode: FILE_MODE,
+            validator: Validator::of(&parts),
+            local: None,
+        }
+    }
+
+    fn directory(&self, path: &str) -> Attributes {
+        let key = self.bucket.url().key(path);
+        Attributes {
+            kind: FileKind::Dir,
+            size: 0,
+            modified: Timestamp::default(),
+            mode: DIR_MODE,
+            validator: Validator::of(&[self.bucket.endpoint().as_bytes(), key.as_bytes()]),
+            local: None,
+        }
+    }
+}
+
+impl Source for BucketSource {
+    fn stat(&self, path: &RelPath) -> Result<Attributes, RootError> {
+        let shared = &*self.0;
+        let path = text(path)?;
+        if path.is_empty() {
+            return Ok(shared.directory(path));
+        }
+        match shared.head(path) {
+            Ok(version) => Ok(shared.attributes(&version)),
+            Err(Error { kind: Kind::NotFound, .. }) if shared.bucket.is_directory(path).map_err(failed)? => {
+                Ok(shared.directory(path))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn open(&self, path: &RelPath) -> Result<Opened, RootError> {
+        let shared = &*self.0;
+        let path = text(path)?;
+        if path.is_empty() {
+            return Err(RootError::NotAFile);
+        }
+        let known = shared.known().get(path).filter(|(_, since)| since.elapsed() < KNOWN_TIME).cloned();
+        let version = match known {
+            Some((version, _)) => version,
+            None => match shared.head(path) {
+                Err(Error { kind: Kind::NotFound, .. }) if shared.bucket.is_directory(path).map_err(failed)? => {
+                    return Err(RootError::NotAFile);
+                }
+                version => version.map_err(failed)?,
+            },
+        };
+        let attributes = shared.attributes(&version);
+        let content = Content::new(shared.bucket.clone(), shared.cache.clone(), version);
+        Ok(Opened {
+            attributes,
+            content: source::Content::Pieces(Arc::new(Object { content, shared: Arc::clone(&self.0) })),
+        })
+    }
+
+    fn cache(&self) -> Option<CacheStats> {
+        let of = self.0.cache.as_ref()?.figures();
+        Some(CacheStats {
+            bytes: of.bytes,
+            bytes_max: of.bytes_max,
+            hits: of.hits,
+            fetched: of.fetched,
+            fetched_bytes: of.fetched_bytes,
+            evicted: of.evicted,
+            bypassed: of.bypassed,
+            is_broken: of.is_broken,
+        })
+    }
+
+    fn will_open(&self, paths: &mut dyn Iterator<Item = &RelPath>) {
+        let Some(cache) = &self.0.cache else { return };
+        for path in paths.take(AHEAD_MAX).filter_map(|path| text(path).ok()) {
+            let known = self.0.known().peek(path).cloned();
+            let small = known.filter(|(version, since)| version.size <= PIECE_BYTES && since.elapsed() < KNOWN_TIME);
+            if let Some((version, _)) = small {
+                Content::new(self.0.bucket.clone(), Some(cache.clone()), version).begin();
+            }
+        }
+    }
+
+    fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
+        let path = text(path)?;
+        // The first page shows whether there is one.
+        let first = self.0.bucket.list(path, None).map_err(failed)?;
+        if !path.is_empty() && first.objects.is_empty() && first.prefixes.is_empty() {
+            return Err(RootError::NotFound);
+        }
+        Ok(OpenedDir::Pages(Box::new(Listing {
+            shared: Arc::clone(&self.0),
+            path: path.to_owned(),
+            first: Some(first),
+            mark: None,
+            is_over: false,
+            asked: BTreeMap::new(),
+            ahead: BTreeSet::new(),
+        })))
+    }
+}
+
+/// An object of one version.
+#[derive(Debug)]
+struct Object {
+    content: Content,
+    shared: Arc<Shared>,
+}
+
+impl Object {
+    fn outcome<T>(&self, outcome: Result<T, Error>) -> Result<T, RootError> {
+        outcome.map_err(|error| {
+            if error.kind == Kind::Changed {
+                self.shared.known().pop(&self.content.version().path);
+            }
+            failed(error)
+        })
+    }
+}
+
+impl Pieces for Object {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
+        self.outcome(self.content.read_at(buffer, offset))
+    }
+
+    fn file_at(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, RootError> {
+        self.outcome(self.content.file_at(offset, length, may_wait))
+    }
+}
+
+/// A directory of a bucket. The store has keys in their order, in which `a.txt` comes before `a/`; a listing has names in theirs, in which `a`
+/// comes before `a.txt`. So at the end of each page the directories are asked for that it may have to have.
+#[derive(Debug)]
+struct Listing {
+    shared: Arc<Shared>,
+    path: String,
+    first: Option<Page>,
+    mark: Option<String>,
+    is_over: bool,
+    /// Whether directories that may come later are there.
+    asked: BTreeMap<String, bool>,
+    /// Directories that were listed before the store's listing had them.
+    ahead: BTreeSet<String>,
+}
+
+impl Pages for Listing {
+    fn next(&mut self) -> Result<Option<Vec<Listed>>, RootError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        if self.first.is_none() {
+            self.first = Some(self.shared.bucket.list(&self.path, self.mark.as_deref()).map_err(failed)?);
+        }
+        let last =
+            self.first.as_ref().and_then(|page| page.next.as_ref().and_then(|_| last_name(page, self.prefix_length())));
+        let found = last.map(|last| self.directories_ahead(&last)).transpose()?.unwrap_or_default();
+        // Nothing below fails: a page that failed can be asked for again.
+        let Some(page) = self.first.take() else { return Ok(None) };
+        self.mark.clone_from(&page.next);
+        self.is_over = self.mark.is_none();
+        Ok(Some(self.entries(page, found)))
+    }
+}
+
+impl Listing {
+    /// Bytes of keys before the names in this directory.
+    fn prefix_length(&self) -> usize {
+        match self.shared.bucket.url().key(&self.path).len() {
+            0 => 0,
+            length => length + 1,
+        }
+    }
+
+    /// Names of directories that come behind a name in the store's order, and before it in ours.
+    fn directories_ahead(&mut self, last: &str) -> Result<Vec<String>, RootError> {
+        let mut found = Vec::new();
+        let mut asked = BTreeMap::new();
+        for name in names_ahead(last) {
+            let is_there = match self.asked.get(name) {
+                Some(is_there) => *is_there,
+                None => {
+                    let path = below(&self.path, name);
+                    let is_there = self.shared.bucket.is_directory(&path).map_err(failed)?;
+                    found.extend(is_there.then(|| name.to_owned()));
+                    is_there
+                }
+            };
+            asked.insert(name.to_owned(), is_there);
+        }
+        self.asked = asked;
+        Ok(found)
+    }
+
+    fn entries(&mut self, page: Page, found: Vec<String>) -> Vec<Listed> {
+        let skipped = self.prefix_length();
+        let mut entries: BTreeMap<Box<[u8]>, Attributes> = BTreeMap::new();
+        let name_of = |key: &str| key.get(skipped..).map(str::to_owned);
+        for object in page.objects {
+            // One without a name is the directory's own marker.
+            let Some(name) = name_of(&object.key).filter(|name| !name.is_empty()) else { continue };
+            let towpath_objects::Listed { size, modified, e_tag, .. } = object;
+            let version = Version { path: below(&self.path, &name), size, modified, e_tag };
+            entries.insert(name.as_bytes().into(), self.shared.attributes(&version));
+            self.shared.remember(version);
+        }
+        let of_page: Vec<_> =
+            page.prefixes.iter().filter_map(|prefix| name_of(prefix.strip_suffix('/').unwrap_or(prefix))).collect();
+        for name in of_page.iter().filter(|name| !self.ahead.remove(*name)).chain(&found) {
+            let attributes = self.shared.directory(&below(&self.path, name));
+            // Of a key and a directory with one name, the directory is listed: it has more in it.
+            if entries.insert(name.as_bytes().into(), attributes).is_some_and(|was| was.kind != FileKind::Dir) {
+                let path = below(&self.path, name);
+                tracing::warn!(path, "an object has the name of a directory: it isn't listed");
+            }
+        }
+        self.ahead.extend(found.into_iter().filter(|name| !of_page.contains(name)));
+        entries.into_iter().map(|(name, attributes)| Listed { name, attributes }).collect()
+    }
+}
+
+/// The name that comes last in the store's order, with a slash behind that of a directory.
+fn last_name(page: &Page, skipped: usize) -> Option<String> {
+    let object = page.objects.last().map(|object| object.key.as_str());
+    let last = object.max(page.prefixes.last().map(String::as_str))?;
+    last.get(skipped..).map(str::to_owned)
+}
+
+/// Beginnings of a name that, as directories, come behind it in the store's order.
+fn names_ahead(name: &str) -> impl Iterator<Item = &str> {
+    // An object's own name, too.
+    let whole = (!name.ends_with('/')).then_some(name.len());
+    let ends = name.char_indices().filter(|(_, next)| *next < '/').map(|(at, _)| at).chain(whole);
+    ends.filter(|end| (1..=NAME_BYTES_MAX).contains(end)).filter_map(|end| name.get(..end))
+}
+
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+/// A path as keys have it.
+fn text(path: &RelPath) -> Result<&str, RootError> {
+    std::str::from_utf8(path.as_bytes()).map_err(|_| RootError::NotFound)
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanoseconds: 0 }
+}
+
+/// An error as clients get it; the operator gets the whole of it.
+fn failed(error: Error) -> RootError {
+    let words = || error.kind.words().to_owned();
+    match error.kind {
+        Kind::NotFound => return RootError::NotFound,
+        Kind::Changed => return RootError::Changed,
+        _ => tracing::warn!("{error}"),
+    }
+    match error.kind {
+        Kind::Denied => RootError::Denied,
+        kind if kind.is_passing() => RootError::Busy(words()),
+        _ => RootError::Io(io::Error::other(words())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_come_late_are_asked_for() {
+        let ahead = |name| names_ahead(name).collect::<Vec<_>>();
+        assert_eq!(ahead("a.tar.gz"), ["a", "a.tar", "a.tar.gz"]);
+        assert_eq!(ahead("ab"), ["ab"]);
+        assert_eq!(ahead("-x"), ["-x"]);
+        assert_eq!(ahead("a-b/"), ["a"]);
+        assert_eq!(ahead(""), [""; 0]);
+    }
+}

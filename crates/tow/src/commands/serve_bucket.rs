@@ -1,0 +1,86 @@
+//! Options of `tow serve` for objects in S3.
+
+use crate::cli::exit::Failure;
+#[cfg(feature = "s3")]
+use crate::cli::exit::Status;
+use crate::cli::units::size;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use towpath_files::server::source::Source;
+
+/// Options of a served bucket.
+#[derive(clap::Args)]
+#[command(next_help_heading = "S3")]
+pub struct BucketArgs {
+    /// Keep pieces of objects in this directory, so that each is fetched once.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Size of the cache; what wasn't used for longest goes first.
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "cache", default_value = "10G")]
+    cache_size: u64,
+    /// URL of the store, if it isn't AWS or the one in AWS_ENDPOINT_URL.
+    #[arg(long, value_name = "URL")]
+    s3_endpoint: Option<String>,
+    /// Ask without credentials, for public buckets.
+    #[arg(long)]
+    s3_anonymous: bool,
+}
+
+/// Whether a path is an address of objects.
+fn is_bucket(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"s3://")
+}
+
+impl BucketArgs {
+    /// The bucket, if the path is one.
+    pub fn source(&self, path: &Path) -> Result<Option<Arc<dyn Source>>, Failure> {
+        if !is_bucket(path) {
+            let given = [
+                ("--cache", self.cache.is_some()),
+                ("--s3-endpoint", self.s3_endpoint.is_some()),
+                ("--s3-anonymous", self.s3_anonymous),
+            ];
+            return match given.into_iter().find(|(_, is_given)| *is_given) {
+                Some((option, _)) => {
+                    Err(Failure::usage(format!("{option} is for a bucket: tow serve s3://BUCKET/PREFIX")))
+                }
+                None => Ok(None),
+            };
+        }
+        self.open(path).map(Some)
+    }
+
+    #[cfg(feature = "s3")]
+    fn open(&self, path: &Path) -> Result<Arc<dyn Source>, Failure> {
+        use super::bucket_source::BucketSource;
+        use towpath_files::root::make_private_dir;
+        use towpath_objects::{Bucket, Cache, Error, Kind, ObjectUrl, Options};
+
+        let url: ObjectUrl = path.to_string_lossy().parse().map_err(Failure::usage)?;
+        let mut options = Options::default();
+        options.endpoint.clone_from(&self.s3_endpoint);
+        options.anonymous = self.s3_anonymous;
+        let failed = |error: Error| match error.kind {
+            Kind::NoBucket | Kind::NotFound => Failure::new(Status::NotFound, error),
+            Kind::Denied | Kind::Expired => Failure::new(Status::Refused, error),
+            Kind::Unreachable | Kind::SlowDown => Failure::new(Status::NoServer, error),
+            Kind::Settings | Kind::NoCredentials => Failure::usage(error),
+            _ => Failure::failed(error),
+        };
+        let bucket = Bucket::open(&url, &options).map_err(failed)?;
+        let cache = self.cache.as_deref().map(|directory| {
+            make_private_dir(directory)
+                .map_err(|error| format!("cannot use {} as a cache: {error}", directory.display()))
+                .and_then(|()| Cache::open(directory, self.cache_size))
+                .map_err(Failure::failed)
+        });
+        let source = BucketSource::open(bucket, cache.transpose()?).map_err(failed)?;
+        Ok(Arc::new(source))
+    }
+
+    #[cfg(not(feature = "s3"))]
+    fn open(&self, _: &Path) -> Result<Arc<dyn Source>, Failure> {
+        let BucketArgs { cache_size: _, .. } = self;
+        Err(Failure::usage("s3://: this build of tow has no S3; build it with `cargo build --release --features s3`"))
+    }
+}
