@@ -78,10 +78,12 @@ pub const VIA_MAX: usize = RELAY_DEPTH_MAX + 1;
 
 /// Largest body frame of a push, in bytes (pushing, "Data messages").
 pub const PUSH_CHUNK_BYTES_MAX: u64 = 256 << 10;
+/// Largest file that is sent with its push, in bytes (pushing, "push").
+pub const PUSH_CONTENT_BYTES_MAX: u64 = 64 << 10;
 /// Open pushes of one client ("Limits").
-pub const PUSHES_MAX: usize = 256;
+pub const PUSHES_MAX: usize = 1024;
 /// Open pushes of all clients ("Limits").
-pub const PUSHES_OF_ALL_MAX: usize = 1024;
+pub const PUSHES_OF_ALL_MAX: usize = 2048;
 /// Ranges in the answer to a push ("push").
 pub const HAVE_RANGES_MAX: usize = 1024;
 /// Names of a pushed file's path below the directory that takes pushes ("Limits").

@@ -13,6 +13,7 @@ use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::assembler::{Assembler, Inbound};
 use crate::protocol::control::Request;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
+use crate::transfer::tcp::{BufferWatch, log_buffer};
 
 /// Largest body that is taken whole, in bytes; larger ones are streamed. A data header must be smaller.
 const STREAM_OVER_BYTES: u64 = 64 << 10;
@@ -94,6 +95,7 @@ pub(super) struct Connection {
     unsent: VecDeque<Message>,
     wait: Option<Wait>,
     measured_at: Instant,
+    buffers: BufferWatch,
 }
 
 /// The wait for the first connection, until it is reported.
@@ -125,7 +127,8 @@ impl Connection {
             Wait { began: Instant::now(), endpoint: options.endpoint.clone(), reason, on_wait }
         });
         let measured_at = Instant::now();
-        let connection = Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent, wait, measured_at };
+        let (server, reassembly_bytes, buffers) = (None, 0, BufferWatch::default());
+        let connection = Self { hub, server, assembler, reassembly_bytes, events, unsent, wait, measured_at, buffers };
         connection.wake_on(cancel);
         Ok(connection)
     }
@@ -152,6 +155,16 @@ impl Connection {
         let server = self.server.filter(|_| now >= self.measured_at + MEASURED_EVERY)?;
         self.measured_at = now;
         self.hub.tcp_info(server).map(|(tcp, _)| tcp.round_trip)
+    }
+
+    /// Logs, once, that a TCP buffer limits what is sent.
+    pub(super) fn watch_buffers(&mut self, now: Instant) {
+        let Some(server) = self.server.filter(|_| self.buffers.is_due(now)) else { return };
+        if let Some(tcp) = self.hub.tcp_info(server)
+            && let Some(buffer) = self.buffers.look(tcp, now)
+        {
+            log_buffer(buffer, true, tcp.0.round_trip);
+        }
     }
 
     /// Whether a range of a file that is sent next is being read from this side's disk.
@@ -219,6 +232,7 @@ impl Connection {
                     return self.events.push_back(ConnectionEvent::Refused { reason, refusal: Refusal::Peer });
                 }
                 self.server = Some(peer);
+                self.buffers = BufferWatch::default();
                 self.assembler = Assembler::default();
                 self.events.push_back(ConnectionEvent::Connected);
             }

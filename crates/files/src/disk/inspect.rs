@@ -44,11 +44,14 @@ pub(super) fn inspect(
     {
         destination.claim(&dir, name, stat, local)?;
     }
+    let known = existing.as_ref().and_then(|stat| destination.ledger.content(local, stat));
     match &existing {
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
             if !destination.is_own(stat) {
                 destination.notices.foreign_files.add(|| local.to_string());
-            } else if !check && digest.is_none_or(|digest| is_still(&dir, name, stat, digest, cancelled)) {
+            } else if !check
+                && digest.is_none_or(|digest| known == Some(digest) || is_still(&dir, name, stat, digest, cancelled))
+            {
                 destination.placed(local, || Ok(*stat))?;
                 // A name among several of one file is there by itself.
                 if stat.links == 1 {
@@ -84,7 +87,8 @@ pub(super) fn inspect(
             if stat.kind == FileKind::File && stat.size == listed.size && verify && destination.is_own(&stat) =>
         {
             // Its digest shows whether it has to be fetched.
-            Ok(digest_of(&dir, name, cancelled).map_or(Found::Nothing, |(digest, _)| Found::SameSize(digest)))
+            let digest = known.or_else(|| digest_of(&dir, name, cancelled).map(|(digest, _)| digest));
+            Ok(digest.map_or(Found::Nothing, Found::SameSize))
         }
         Some(stat) if stat.kind == FileKind::File && has_state(listed) && verify && destination.is_own(&stat) => {
             Ok(Found::Older { bytes: stat.size })

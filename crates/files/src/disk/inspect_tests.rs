@@ -199,3 +199,30 @@ fn leftovers_are_removed() {
     assert_eq!(partly.inspect(true), None);
     assert_eq!(left(&partly), 0);
 }
+
+#[test]
+fn a_content_that_is_known_isnt_read() {
+    let temp = tempfile::tempdir().unwrap();
+    let (path, local) = (temp.path().join("f"), "f".parse::<RelPath>().unwrap());
+    fs::write(&path, "content").unwrap();
+    let ledger = std::sync::Arc::new(crate::disk::Ledger::default());
+    let options = DiskOptions { verify: true, ..DiskOptions::default() };
+    let destination = Destination::new(temp.path(), options, std::sync::Arc::clone(&ledger)).unwrap();
+    // Another one than it has, which shows where it comes from.
+    let (known, wanted) = (Digest([7; 32]), Digest([8; 32]));
+    let stat = || destination.root().stat(&local).unwrap();
+    let find = |modified, digest| {
+        let listed = Version { size: 7, modified, mode: 0o644, sparse: false };
+        inspect(&destination, &local, &listed, Some(digest), &Cancelled::default())
+    };
+    assert_eq!(find(MODIFIED, wanted), Ok(Found::SameSize(Digest::of(b"content"))));
+    ledger.plan(&local, Some(stat()), true, vec![known, wanted]);
+    assert_eq!(find(MODIFIED, wanted), Ok(Found::SameSize(known)));
+    assert!(matches!(find(stat().modified, known), Ok(Found::Same { .. })));
+    // It isn't known any more once it was put there, or somebody has changed it.
+    destination.placed(&local, || Ok(stat())).unwrap();
+    assert_eq!(find(MODIFIED, wanted), Ok(Found::SameSize(Digest::of(b"content"))));
+    ledger.plan(&local, Some(stat()), true, vec![known, wanted]);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert!(find(MODIFIED, wanted).is_err());
+}

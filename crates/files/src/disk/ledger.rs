@@ -27,6 +27,8 @@ struct Account {
     is_sure: bool,
     /// Contents that may be replaced.
     digests: Vec<Digest>,
+    /// The content of the file that was there, if that is known.
+    content: Option<Digest>,
     /// Whether the file in place is somebody else's.
     is_foreign: bool,
     /// Is there now, by this transfer.
@@ -34,9 +36,17 @@ struct Account {
 }
 
 impl Ledger {
-    /// Plans to put something at a path. The file in place may be replaced: as it is, if that is `sure`, and else with one of these contents.
+    /// Plans to put something at a path. The file in place may be replaced: as it is, if that is `sure`, when it has the first of these contents, and
+    /// else with any of them.
     pub(crate) fn plan(&self, path: &RelPath, there: Option<FileStat>, is_sure: bool, digests: Vec<Digest>) {
-        self.lock().insert(path.clone(), Account { there, is_sure, digests, ..Account::default() });
+        let content = digests.first().copied().filter(|_| is_sure);
+        self.lock().insert(path.clone(), Account { there, is_sure, digests, content, ..Account::default() });
+    }
+
+    /// The content of a file that is there, if it is known without reading it.
+    pub(super) fn content(&self, path: &RelPath, there: &FileStat) -> Option<Digest> {
+        let accounts = self.lock();
+        accounts.get(path).filter(|account| account.is_sure && account.is(there))?.content
     }
 
     /// Notes that a planned file has got another name, which changed its metadata, and nothing else if size and time are as before.
@@ -111,7 +121,7 @@ impl Destination {
             && digests.contains(&digest)
             && let Some(account) = self.ledger.lock().get_mut(local)
         {
-            (account.there, account.is_sure) = (Some(stat), true);
+            (account.there, account.is_sure, account.content) = (Some(stat), true, Some(digest));
         }
         self.may_replace(local, there)
     }
@@ -128,6 +138,7 @@ impl Destination {
         let stat = stat()?;
         if let Some(account) = self.ledger.lock().get_mut(local) {
             (account.there, account.is_sure, account.put) = (Some(stat), true, Some(stat));
+            account.content = None;
         }
         Ok(())
     }

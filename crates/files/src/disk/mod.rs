@@ -46,7 +46,7 @@ pub use state::fuzz_body as fuzz_partial_state;
 use crate::path::RelPath;
 use crate::protocol::control::Expected;
 use crate::root::{FileStat, Root, RootError};
-use crate::transfer::{ContentKey, DiskCommand, DiskReport, FileKey, Part, SmallFile, Source};
+use crate::transfer::{ContentKey, ContentSpec, DiskCommand, DiskReport, FileKey, Part, SmallFile, Source};
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
 const SMALL_JOB_FILES: usize = 64;
@@ -290,6 +290,18 @@ impl Disk {
         if let Some(content) = self.forget(content) {
             self.send(file.0, Job::Put { file, content, expected, durable });
         }
+    }
+
+    /// Writes a small file with the right content, and installs it as [`Disk::put`] does, likewise with its report.
+    pub(crate) fn put_small(
+        &self,
+        file: FileKey,
+        spec: ContentSpec,
+        data: Bytes,
+        (expected, durable): (Expected, bool),
+    ) {
+        let content = Arc::new(PartialFile::new(spec, Arc::clone(&self.destination)));
+        self.send(file.0, Job::PutSmall { file, content, data, expected, durable });
     }
 
     fn write(&mut self, content: Arc<PartialFile>, part: Part, data: Bytes) {

@@ -9,6 +9,7 @@ use crate::path::RelPath;
 use crate::protocol::control::Expected;
 use crate::root::{Dir, FileKind, FileStat, RootError};
 use crate::transfer::DiskError;
+use std::os::unix::fs::FileExt;
 
 /// Finds out whether a path is as it is expected to be.
 pub(super) fn check(
@@ -71,6 +72,23 @@ pub(super) fn put(
         synced.map_err(|error| root_error("cannot sync the directory", &error))?;
     }
     stat_of(&open.file).map(Some)
+}
+
+/// Writes a small file and installs it likewise. If that fails, nothing of it stays.
+pub(super) fn put_small(
+    content: &PartialFile,
+    data: &[u8],
+    expected: Expected,
+    durable: bool,
+    cancelled: &Cancelled,
+) -> Result<Option<FileStat>, DiskError> {
+    if !check(&content.destination, &content.spec.local, expected, cancelled)? {
+        return Ok(None);
+    }
+    let open = content.open()?;
+    let written = open.file.write_all_at(data, 0).map_err(|error| io_error("cannot write", &error));
+    open.wrote(data.len() as u64);
+    written.and_then(|()| put(content, &open, expected, durable, cancelled)).inspect_err(|_| content.abandon())
 }
 
 /// Gives the file its name, if what has it is as expected until right before.

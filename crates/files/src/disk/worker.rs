@@ -76,6 +76,13 @@ pub(super) enum Job {
         expected: Expected,
         durable: bool,
     },
+    PutSmall {
+        file: FileKey,
+        content: Arc<PartialFile>,
+        data: Bytes,
+        expected: Expected,
+        durable: bool,
+    },
     Touch {
         file: FileKey,
         local: RelPath,
@@ -239,6 +246,10 @@ impl Worker {
             Job::Put { file, content, expected, durable } => {
                 let put = |open: Arc<OpenPartial>| put::put(&content, &open, expected, durable, &self.cancelled);
                 DiskReport::Put { file, result: content.open().and_then(put) }
+            }
+            Job::PutSmall { file, content, data, expected, durable } => {
+                let result = put::put_small(&content, &data, expected, durable, &self.cancelled);
+                DiskReport::Put { file, result }
             }
             Job::Touch { file, local, version } => {
                 let result = install::touch(&self.destination, &local, &version);

@@ -167,6 +167,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         any::<u32>().prop_map(|id| Reply::Done { id }),
         leaves,
         any::<u32>().prop_map(|id| Reply::Cancelled(Cancelled { id })),
+        (any::<u32>(), prop::sample::select(vec![TcpBuffer::Send, TcpBuffer::Receive]))
+            .prop_map(|(id, cause)| Reply::Slow(SlowReply { id, cause })),
         (option::of(any::<u32>()), codes(), ".{0,40}").prop_map(|(id, code, message)| Reply::Error(ErrorReply {
             id,
             code,
@@ -310,7 +312,9 @@ fn the_documents_examples_are_read() {
     let root = ListTarget::Path(WirePath::default());
     let (recursive, digest, follow) = (false, false, FollowLinks::None);
     assert_eq!(list, Ok(Request::List(ListRequest { id: 1, target: root, recursive, digest, follow })));
-    assert_eq!(Reply::decode(br#"{"re":"whatever","x":[]}"#), Ok(Reply::Unknown));
+    for later in [r#"{"re":"whatever","x":[]}"#, r#"{"re":"slow","id":1,"cause":"moon"}"#] {
+        assert_eq!(Reply::decode(later.as_bytes()), Ok(Reply::Unknown));
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Why a transfer is slow: the one cause, of what is known of both sides and of the connection between them.
 
 use super::stats::Wait;
-use crate::protocol::control::Slow;
+use crate::protocol::control::{Slow, TcpBuffer};
+use crate::transfer::tcp::{Held, Tcp};
 use std::time::Duration;
-use towpath_sockets::TcpInfo;
 
 /// Rate from which a transfer counts as fast, in bytes a second: then only a limit that somebody has set is a cause.
 const FULL_SPEED: u64 = 16 << 20;
@@ -13,10 +13,6 @@ const STALLED: Duration = Duration::from_secs(2);
 pub(super) const FROZEN: Duration = Duration::from_secs(5);
 /// Silent for so long while it takes nothing, it is frozen, too: `tow` sends a PING every 5 s.
 const SILENT: Duration = Duration::from_secs(8);
-/// Round-trip time from which the network or a buffer may be a cause.
-const LONG_ROUND_TRIP: Duration = Duration::from_millis(10);
-/// Of so many bytes that are sent, or segments that come, one may be lost.
-const LOST_ONE_OF: u64 = 200;
 /// Bytes that aren't taken, from which they hold a client up that gives no credit.
 const MUCH_UNTAKEN: u64 = 64 << 10;
 
@@ -41,16 +37,6 @@ pub(super) struct Look {
     pub(super) tcp: Option<Tcp>,
 }
 
-/// A TCP connection now, and since it was last looked at.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct Tcp {
-    pub(super) now: TcpInfo,
-    /// As it was then; at first all zeros.
-    pub(super) before: TcpInfo,
-    /// Bytes that the other side's system hasn't acknowledged.
-    pub(super) untaken: u64,
-}
-
 /// The cause; `None`: it goes at full speed.
 pub(super) fn cause(look: &Look) -> Option<Wait> {
     let is_stalled = look.stalled >= STALLED;
@@ -59,17 +45,25 @@ pub(super) fn cause(look: &Look) -> Option<Wait> {
         Wait::Credit | Wait::Receiver | Wait::Sender if look.is_frozen() => Some(Wait::Frozen),
         Wait::Credit | Wait::Sender if look.slow == Some(Slow::Rate) => Some(Wait::ClientRate),
         Wait::Credit | Wait::Sender | Wait::Receiver if look.slow == Some(Slow::Disk) => Some(Wait::ClientDisk),
-        Wait::Receiver => look.tcp.map_or(Some(wait), |tcp| tcp.sending()),
+        Wait::Receiver => look.tcp.map_or(Some(wait), sending),
         // All that the client gave credit for is on its way.
-        Wait::Credit if look.tcp.is_some_and(|tcp| tcp.untaken >= MUCH_UNTAKEN) => {
-            look.tcp.and_then(|tcp| tcp.sending())
-        }
+        Wait::Credit if look.tcp.is_some_and(|tcp| tcp.untaken >= MUCH_UNTAKEN) => look.tcp.and_then(sending),
         Wait::Sender if look.tcp.is_some_and(|tcp| tcp.loses_received()) => Some(Wait::Network),
         wait => Some(wait),
     };
     let is_limit = matches!(cause, Some(Wait::ClientRate | Wait::ServerRate));
     let is_fast = !is_stalled && look.rate >= Some(FULL_SPEED);
     cause.filter(|_| is_limit || !is_fast)
+}
+
+/// The cause of what waits to be sent; `None`: this side hasn't given it to the kernel, or nothing is known against it.
+fn sending(tcp: Tcp) -> Option<Wait> {
+    tcp.held_by().map(|held| match held {
+        Held::Network => Wait::Network,
+        Held::Receiver => Wait::Receiver,
+        Held::Buffer(TcpBuffer::Send) => Wait::SendBuffer,
+        Held::Buffer(TcpBuffer::Receive) => Wait::ReceiveBuffer,
+    })
 }
 
 impl Look {
@@ -86,68 +80,10 @@ impl Look {
     }
 }
 
-impl Tcp {
-    /// The same after a look back, so that what was long ago doesn't count.
-    pub(super) fn new(now: TcpInfo, before: Option<TcpInfo>, untaken: u64) -> Tcp {
-        Tcp { now, before: before.unwrap_or_default(), untaken }
-    }
-
-    /// Whether the other side's system takes nothing.
-    fn is_closed(&self) -> bool {
-        let is_small = self.now.window_bytes.is_some_and(|bytes| bytes < self.now.segment_bytes);
-        is_small && self.now.unsent_bytes > 0
-    }
-
-    /// The cause of what waits to be sent; `None`: this side hasn't given it to the kernel, or nothing is known against it.
-    fn sending(&self) -> Option<Wait> {
-        let (now, before) = (&self.now, &self.before);
-        if self.is_closed() {
-            return Some(Wait::Receiver);
-        }
-        if self.untaken == 0 {
-            return None;
-        }
-        let resent = now.resent_bytes.saturating_sub(before.resent_bytes);
-        let sent = now.sent_bytes.saturating_sub(before.sent_bytes);
-        if now.timeouts > 0 || is_share(resent, sent) {
-            return Some(Wait::Network);
-        }
-        let busy = now.busy.saturating_sub(before.busy);
-        let is_part = |limited: Duration, parts| !busy.is_zero() && limited >= busy / parts;
-        let is_long = now.round_trip >= LONG_ROUND_TRIP;
-        let window_limited = now.window_limited.saturating_sub(before.window_limited);
-        // All that fits is on its way, or it waits there for a program to read it.
-        let in_flight = u64::from(now.unacked_segments) * u64::from(now.segment_bytes);
-        let is_full = now.window_bytes.is_some_and(|window| in_flight >= u64::from(window) / 2);
-        // BBR takes a window that is full for the rate of the network, and paces itself to it: only now and then does it meet the window.
-        if is_long && is_full && is_part(window_limited, 4) {
-            return Some(Wait::ReceiveBuffer);
-        }
-        if is_part(window_limited, 2) {
-            return Some(Wait::Receiver);
-        }
-        if is_long && is_part(now.buffer_limited.saturating_sub(before.buffer_limited), 2) {
-            return Some(Wait::SendBuffer);
-        }
-        is_long.then_some(Wait::Network)
-    }
-
-    /// Whether what comes has holes.
-    fn loses_received(&self) -> bool {
-        let late = self.now.out_of_order_segments.saturating_sub(self.before.out_of_order_segments);
-        let all = self.now.received_segments.saturating_sub(self.before.received_segments);
-        is_share(late.into(), all.into())
-    }
-}
-
-/// Whether this many were lost of so many.
-fn is_share(lost: u64, all: u64) -> bool {
-    lost > 0 && lost >= all / LOST_ONE_OF
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use towpath_sockets::TcpInfo;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -20,6 +20,7 @@ use crate::protocol::follow::{CopyId, ServerId};
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
 use crate::relay::{HolderStats, Holders, Reporter, Via};
+use crate::transfer::tcp::BufferWatch;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -48,6 +49,7 @@ struct Client {
     /// The follower that it fetches for, which reports on another connection.
     fetches_for: Option<FetchesFor>,
     progress: Progress,
+    buffers: BufferWatch,
 }
 
 /// Clients by peer.
@@ -216,6 +218,7 @@ impl Clients {
             said: None,
             fetches_for: None,
             progress: Progress::default(),
+            buffers: BufferWatch::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -299,6 +302,10 @@ impl Clients {
                 let mut request = json.and_then(|json| Request::decode(json));
                 if let Ok(Request::Fetch(fetch)) = &mut request {
                     fetch.chunk_bytes = chunk_bytes(self.bytes_per_second, fetch.chunk_bytes);
+                }
+                if let Ok(Request::Push(push)) = &mut request {
+                    // A slice would keep the whole read buffer.
+                    push.content = frames.get(2).map(|content| Bytes::copy_from_slice(content));
                 }
                 access_log::request(&client.name, &request);
                 self.counters.add_request(&request);
@@ -516,6 +523,18 @@ impl Clients {
             queries: session.queries(),
             follower,
         })
+    }
+
+    /// Looks now and then whether a TCP buffer limits what a client is sent, and lets it know.
+    pub(super) fn watch_buffers(&mut self, peer: PeerId, tcp: impl FnOnce() -> Option<(TcpInfo, u64)>) {
+        let Some(client) = self.clients.get_mut(&peer).filter(|client| client.session.is_fetching()) else { return };
+        let now = Instant::now();
+        if client.buffers.is_due(now)
+            && let Some(tcp) = tcp()
+            && let Some(buffer) = client.buffers.look(tcp, now)
+        {
+            client.session.is_limited_by(buffer);
+        }
     }
 
     /// Whether a client has requests that aren't over, but for those that follow.

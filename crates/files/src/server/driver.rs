@@ -531,6 +531,7 @@ impl Server {
     fn serve(&mut self, peer: PeerId) {
         let Server { hub, clients, rate, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);
+        clients.watch_buffers(peer, || hub.tcp_info(peer));
         loop {
             clients.act(peer, |ticket| hub.remove_queued(peer, ticket.0));
             if !hub.is_writable(peer) || rate.as_mut().is_some_and(|rate| !rate.may_send(peer, Instant::now())) {

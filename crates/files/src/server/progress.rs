@@ -1,9 +1,10 @@
 //! The progress of a client's transfers, and why each is slow.
 
-use super::cause::{Look, Tcp, cause};
+use super::cause::{Look, cause};
 use super::pace::Meter;
 use super::session::Ticket;
 use super::stats::{RequestKind, TransferStats, Wait};
+use crate::transfer::tcp::Tcp;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use towpath_sockets::{PeerInfo, TcpInfo};

@@ -31,6 +31,10 @@ impl Transfer {
                 self.request_cancelled(cancelled.id);
                 Ok(())
             }
+            Reply::Slow(slow) => {
+                super::tcp::log_buffer(slow.cause, false, self.credit.round_trip_time());
+                Ok(())
+            }
             Reply::Hello(_) | Reply::Following(_) | Reply::Changes(_) | Reply::Unknown => Ok(()),
             Reply::Holders(_) | Reply::Published(_) => Ok(()),
             Reply::Push(_) | Reply::Credit(_) | Reply::Pushed(_) => Ok(()),

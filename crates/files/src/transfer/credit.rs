@@ -42,6 +42,11 @@ impl Credit {
         self.window.round_trip(time);
     }
 
+    /// The round-trip time that was last set.
+    pub(super) fn round_trip_time(&self) -> Duration {
+        self.window.round_trip_time()
+    }
+
     /// The server sent a piece: `None` if it had no credit for it.
     pub(super) fn spend(&mut self, cost: u64) -> Option<()> {
         self.unspent = self.unspent.checked_sub(cost)?;

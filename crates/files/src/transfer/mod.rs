@@ -45,6 +45,7 @@ mod requests;
 mod retry;
 mod reuse;
 pub(crate) mod slowness;
+pub(crate) mod tcp;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod window;

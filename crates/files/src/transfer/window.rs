@@ -49,6 +49,11 @@ impl Window {
         self.round_trip = time;
     }
 
+    /// The time that was last set.
+    pub(crate) fn round_trip_time(&self) -> Duration {
+        self.round_trip
+    }
+
     /// Begins anew, with another connection.
     pub(crate) fn reset(&mut self) {
         (self.used, self.since) = (0, None);

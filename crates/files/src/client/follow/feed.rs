@@ -356,9 +356,11 @@ impl Follower<'_> {
         let Some(first) = survey.missing.first() else { return Ok(false) };
         (self.on_event)(FollowEvent::Warning(missing(first, survey.missing.len())))?;
         self.record.forget_missing(&survey.missing).map_err(|error| self.record_failed(&error))?;
-        self.pages.begin_anew();
+        let is_cancelled = self.is_connected && self.frozen.is_none();
+        self.pages.begin_anew(is_cancelled);
         self.report.begin_anew();
-        if self.is_connected && self.frozen.is_none() {
+        self.replies.clear();
+        if is_cancelled {
             self.requests.push_back(Request::Cancel { id: FOLLOW_ID });
         }
         Ok(true)

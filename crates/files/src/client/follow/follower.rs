@@ -9,7 +9,7 @@ use super::feed::{self, Failed, Feed};
 use super::finish::{RETRY_MIN, is_full};
 use super::frozen::{Frozen, Seed};
 use super::others::{Match, Others};
-use super::pages::{FOLLOW_ID, Pages, Placed};
+use super::pages::{CheckedPage, FOLLOW_ID, Pages, Placed};
 use super::place::{Place, Survey};
 use super::record::{Known, Origin, Record};
 use super::report::Report;
@@ -34,8 +34,10 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Replies that may wait: a page, and that the follow begins again.
-const REPLIES_MAX: usize = 8;
+/// Pages that are asked for ahead until it is up to date: the next ones come while those that are there are put in place.
+const PAGES_AHEAD: u32 = 8;
+/// Replies that may wait: pages, and that the follow begins again.
+const REPLIES_MAX: usize = PAGES_AHEAD as usize + 2;
 /// Time between two looks at how much is lacking.
 const LACKS_EVERY: Duration = Duration::from_secs(1);
 /// Paths that are known, or have failed; those of a full state besides.
@@ -61,7 +63,7 @@ pub(super) struct Follower<'a> {
     pub(super) seed: Option<Seed>,
     pub(super) feed: Option<Feed>,
     /// Replies that came during a fetch.
-    replies: VecDeque<Reply>,
+    pub(super) replies: VecDeque<Reply>,
     /// Entries that are gone at the server and were put here, by path on the destination.
     pub(super) gone: BTreeMap<RelPath, (RelPath, u64)>,
     /// Followed paths that the server can't read, and how many more there may be.
@@ -288,6 +290,8 @@ impl<'a> Follower<'a> {
             && let Some(reply) = self.replies.pop_front()
         {
             match reply {
+                Reply::Cancelled(_) => self.pages.cancelled(),
+                _ if self.pages.is_stale() => {}
                 Reply::Following(following) => {
                     self.begins(&following)?;
                     let is_full = self.pages.following(&following)?;
@@ -297,7 +301,6 @@ impl<'a> Follower<'a> {
                     self.waiting.retain(|_, _| !is_full);
                     self.failed.retain(|_, _| !is_full);
                 }
-                Reply::Changes(_) if self.pages.is_stale() => {}
                 Reply::Changes(page) => self.page(page)?,
                 Reply::Error(ErrorReply { code, message, .. }) => {
                     return Err(Error::Refused { code, message });
@@ -370,12 +373,15 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Asks for the next page, if there is nothing else to do.
+    /// Asks for the next pages: if there is nothing else to do, or ahead, where more are to come.
     pub(super) fn ask(&mut self) {
-        if self.is_connected
-            && self.feed.is_none()
+        let ahead = match (&self.frozen, self.pages.is_live) {
+            (None, false) => PAGES_AHEAD,
+            _ => u32::from(self.feed.is_none()),
+        };
+        while self.is_connected
             && self.end.is_none()
-            && let Some(request) = self.pages.next_request()
+            && let Some(request) = self.pages.next_request(ahead)
         {
             match &mut self.frozen {
                 Some(frozen) => frozen.ask(&request),
@@ -384,13 +390,23 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Takes a page of changes, and makes way for them.
-    fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
+    /// Checks a page.
+    fn checked(&mut self, page: ChangesReply) -> Result<CheckedPage, Error> {
         // Paths in the page aren't tried again, the followed path itself included.
         let changed: HashSet<_> = page.changes.iter().map(|change| change.path.as_bytes()).collect();
         self.failed.retain(|_, failed| !changed.contains(failed.placed.remote.as_bytes()));
         self.waiting.retain(|_, placed| !changed.contains(placed.remote.as_bytes()));
-        let page = self.pages.page(page)?;
+        self.pages.page(page)
+    }
+
+    /// Takes a page of changes, with those that have come after it, and makes way for them.
+    fn page(&mut self, page: ChangesReply) -> Result<(), Error> {
+        let mut page = self.checked(page)?;
+        while !page.live && matches!(self.replies.front(), Some(Reply::Changes(_))) {
+            if let Some(Reply::Changes(next)) = self.replies.pop_front() {
+                page.merge(self.checked(next)?);
+            }
+        }
         let pending = self.failed.len() + self.waiting.len();
         if self.record.len() + pending + self.pages.seen.as_ref().map_or(0, HashSet::len) > PATHS_MAX {
             return Err(Error::Limit(format!("more than {CATALOGUE_PATHS_MAX} paths")));
@@ -417,7 +433,9 @@ impl<'a> Follower<'a> {
             let waiting: Vec<_> = there.extract_if(.., |placed| self.may_be_moved(placed)).collect();
             self.waiting.extend(waiting.into_iter().map(|placed| (placed.local.clone(), placed)));
         }
-        self.start(there, Some(page.cursor), page.live, false)
+        self.start(there, Some(page.cursor), page.live, false)?;
+        self.ask();
+        Ok(())
     }
 
     /// Finds out again how much is lacking.

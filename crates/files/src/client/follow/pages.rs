@@ -29,9 +29,10 @@ pub(super) struct Pages {
     /// The cursor of what is in place or has failed, and is tried again.
     at: Option<Cursor>,
     is_begun: bool,
-    is_awaiting: bool,
-    /// The full state was asked for, though the server may be answering something else.
-    begins_anew: bool,
+    /// Pages that were asked for and haven't come.
+    awaited: u32,
+    /// The follow was cancelled, and nothing counts until the server has answered that.
+    is_cancelled: bool,
     /// The number of the last change.
     last: u64,
     /// The last page had everything.
@@ -70,8 +71,8 @@ impl Pages {
             exclude,
             at,
             is_begun: false,
-            is_awaiting: false,
-            begins_anew: false,
+            awaited: 0,
+            is_cancelled: false,
             last: 0,
             is_live: false,
             seen: None,
@@ -81,25 +82,31 @@ impl Pages {
 
     /// The connection is lost, and the follow with it.
     pub(super) fn lost(&mut self) {
-        (self.is_begun, self.is_awaiting, self.begins_anew) = (false, false, false);
+        (self.is_begun, self.awaited, self.is_cancelled) = (false, 0, false);
     }
 
-    /// The full state is needed. To be called when the follow is cancelled.
-    pub(super) fn begin_anew(&mut self) {
+    /// The full state is needed, and the follow is cancelled if there is one.
+    pub(super) fn begin_anew(&mut self, is_cancelled: bool) {
         self.lost();
-        (self.at, self.is_live, self.begins_anew) = (None, false, true);
+        (self.at, self.is_live, self.is_cancelled) = (None, false, is_cancelled);
     }
 
-    /// Whether a page is of the follow before the one that was asked for.
+    /// The server has answered that the follow is cancelled.
+    pub(super) fn cancelled(&mut self) {
+        self.is_cancelled = false;
+    }
+
+    /// Whether what comes is of the follow that was cancelled.
     pub(super) fn is_stale(&self) -> bool {
-        self.begins_anew
+        self.is_cancelled
     }
 
-    /// The request to send when a page can be taken.
-    pub(super) fn next_request(&mut self) -> Option<Request> {
-        if std::mem::replace(&mut self.is_awaiting, true) {
+    /// The request to send if this many pages can be taken.
+    pub(super) fn next_request(&mut self, pages: u32) -> Option<Request> {
+        if self.awaited >= pages {
             return None;
         }
+        self.awaited += 1;
         if std::mem::replace(&mut self.is_begun, true) {
             return Some(Request::More { id: FOLLOW_ID });
         }
@@ -114,14 +121,13 @@ impl Pages {
 
     /// The follow begins: whether with the full state.
     pub(super) fn following(&mut self, following: &FollowingReply) -> Result<bool, Error> {
-        if !self.is_begun || !self.is_awaiting {
+        if !self.is_begun || self.awaited == 0 {
             return Error::protocol("a follow that wasn't asked for begins");
         }
         let is_full = following.state == FollowState::Full;
         if !is_full && self.at.is_none_or(|at| at != following.cursor) {
             return Error::protocol("changes since another time than was asked for");
         }
-        self.begins_anew = false;
         self.last = following.cursor.seq;
         self.at = Some(following.cursor);
         self.is_live = false;
@@ -133,9 +139,10 @@ impl Pages {
     /// Takes a page.
     pub(super) fn page(&mut self, page: ChangesReply) -> Result<CheckedPage, Error> {
         let at = self.at.filter(|at| self.is_begun && at.epoch == page.cursor.epoch);
-        if at.is_none() || !std::mem::take(&mut self.is_awaiting) {
+        if at.is_none() || self.awaited == 0 {
             return Error::protocol("a page of changes that wasn't asked for");
         }
+        self.awaited -= 1;
         if page.changes.is_empty() && !page.live {
             return Error::protocol("an empty page of changes");
         }
@@ -207,6 +214,18 @@ impl Pages {
     }
 }
 
+impl CheckedPage {
+    /// Adds the page after it.
+    pub(super) fn merge(&mut self, next: CheckedPage) {
+        let again: HashSet<_> = next.changes.iter().map(|placed| &placed.remote).collect();
+        self.changes.retain(|placed| !again.contains(&placed.remote));
+        self.changes.extend(next.changes);
+        self.warnings.extend(next.warnings);
+        (self.cursor, self.live) = (next.cursor, next.live);
+        (self.unread, self.unread_more) = (next.unread, next.unread_more);
+    }
+}
+
 impl Placed {
     /// The entry that a transfer puts in place; `None` for a deletion.
     pub(super) fn entry(&self, now: Timestamp) -> Option<ListEntry> {
@@ -269,8 +288,8 @@ mod tests {
     /// A follow that has begun with the full state.
     fn begun(source: &str) -> Pages {
         let mut pages = Pages::new(Source::Path(source.parse().unwrap()), Excludes::default(), None);
-        assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
-        assert!(pages.next_request().is_none(), "one at a time");
+        assert!(matches!(pages.next_request(1), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
+        assert!(pages.next_request(1).is_none(), "one at a time");
         let following =
             FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9, server: None };
         assert_eq!(pages.following(&following), Ok(true));
@@ -296,11 +315,11 @@ mod tests {
         assert!(pages.page(page(9, true, vec![])).is_err(), "it wasn't asked for");
         let mut pages = begun("m");
         pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
-        assert!(matches!(pages.next_request(), Some(Request::More { .. })));
+        assert!(matches!(pages.next_request(1), Some(Request::More { .. })));
         assert!(pages.page(page(6, true, vec![dir(5, b"m/b")])).is_err(), "older than the page before");
         // Changes since another time than was asked for would be a gap.
         let mut pages = Pages::new(Source::Path("m".parse().unwrap()), Excludes::default(), Some(cursor(7)));
-        pages.next_request().unwrap();
+        pages.next_request(1).unwrap();
         let following =
             FollowingReply { id: FOLLOW_ID, state: FollowState::Changes, cursor: cursor(8), head: 9, server: None };
         assert!(pages.following(&following).is_err());
@@ -333,7 +352,7 @@ mod tests {
         pages.page(page(5, false, vec![dir(5, b"m/a")])).unwrap();
         assert!(!pages.is_live);
         pages.lost();
-        assert!(matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
+        assert!(matches!(pages.next_request(1), Some(Request::Follow(follow)) if follow.from == FollowFrom::Beginning));
         let following =
             FollowingReply { id: FOLLOW_ID, state: FollowState::Full, cursor: cursor(0), head: 9, server: None };
         pages.following(&following).unwrap();
@@ -342,7 +361,20 @@ mod tests {
         pages.seen = None;
         pages.lost();
         assert!(
-            matches!(pages.next_request(), Some(Request::Follow(follow)) if follow.from == FollowFrom::Cursor(cursor(9)))
+            matches!(pages.next_request(1), Some(Request::Follow(follow)) if follow.from == FollowFrom::Cursor(cursor(9)))
         );
+    }
+
+    #[test]
+    fn pages_that_come_together_are_one() {
+        let mut pages = begun("m");
+        assert!(matches!(pages.next_request(3), Some(Request::More { .. })));
+        assert!(matches!(pages.next_request(3), Some(Request::More { .. })) && pages.next_request(3).is_none());
+        let mut first = pages.page(page(3, false, vec![dir(1, b"m/a"), dir(2, b"m/b"), gone(3, b"m/c")])).unwrap();
+        first.merge(pages.page(page(6, false, vec![gone(4, b"m/b"), dir(5, b"m/c"), dir(6, b"m/d")])).unwrap());
+        assert!(!first.live && pages.next_request(1).is_none(), "one is awaited");
+        first.merge(pages.page(page(9, true, vec![])).unwrap());
+        let seqs: Vec<_> = first.changes.iter().map(|placed| placed.change.seq).collect();
+        assert_eq!((seqs, first.live, first.cursor), (vec![1, 4, 5, 6], true, cursor(9)));
     }
 }

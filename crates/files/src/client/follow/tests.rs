@@ -5,7 +5,7 @@ use super::{FollowEvent, FollowOptions};
 use crate::client::{Error, Source};
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
-    Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
+    Cancelled, Change, ChangeContent, ChangesReply, FollowState, FollowingReply, LinkTarget, Reply, Request,
 };
 use crate::protocol::follow::{Cursor, Epoch};
 use crate::root::Timestamp;
@@ -110,14 +110,12 @@ impl Steps {
             let mut did = self.follower.has_commands();
             self.follower.disk_step(self.now).unwrap();
             while let Some(request) = self.follower.requests.pop_front() {
-                if !matches!(
-                    request,
-                    Request::Hello
-                        | Request::Follow(_)
-                        | Request::More { id: FOLLOW_ID }
-                        | Request::Cancel { id: FOLLOW_ID }
-                ) {
-                    self.files.requests.push_back(request);
+                match request {
+                    Request::Hello | Request::Follow(_) | Request::More { id: FOLLOW_ID } => {}
+                    Request::Cancel { id: FOLLOW_ID } => {
+                        self.say(&Reply::Cancelled(Cancelled { id: FOLLOW_ID })).unwrap();
+                    }
+                    request => self.files.requests.push_back(request),
                 }
             }
             let mut sent = match self.files.requests.pop_front() {

@@ -78,7 +78,7 @@ impl VersionList {
 
     /// The next request to send.
     pub(super) fn next_request(&mut self) -> Option<Request> {
-        self.pages.next_request()
+        self.pages.next_request(1)
     }
 
     /// Takes an answer to the follow: whether all versions are known.

@@ -7,7 +7,7 @@ use super::sending::Sending;
 use super::{OnEvent, PushEvent, PushFile, PushOptions, PushProgress, Show};
 use crate::digest::{Digest, FileHasher, HashError};
 use crate::error::Error;
-use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
+use crate::limits::{CHUNK_BYTES_MIN, PUSH_CHUNK_BYTES_MAX, PUSH_CONTENT_BYTES_MAX, PUSHES_MAX};
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{ErrorReply, PushRequest, PushedReply, Range, Reply, Request, Slow, WirePath};
@@ -17,19 +17,23 @@ use crate::transfer::HASH_BYTES_PER_SECOND_MIN;
 use crate::transfer::pacing::{Pacer, piece_bytes};
 use crate::transfer::reconnects::Reconnects;
 use crate::transfer::slowness::Slowness;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_sockets::{FileRange, Message};
 
-/// Files that are pushed at a time, but for small ones: each takes two round trips, whatever its size.
+/// Files that are pushed at a time, but for small ones.
 const LARGE_PUSHES_MAX: usize = 8;
 /// Bytes of all files that are pushed at a time, over which there are no more than that.
 const SMALL_PUSHES_BYTES: u64 = 8 << 20;
 /// Bytes that are hashed before the connection has its turn.
 const HASH_SLICE_BYTES: u64 = 8 << 20;
+/// Files of these, at most.
+const HASH_SLICE_FILES: usize = 64;
 /// Waits before a push that the server has no space for is tried again: doubled each time.
 const BUSY_WAIT_MIN: Duration = Duration::from_millis(50);
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -73,6 +77,8 @@ pub(super) struct Driver<'a> {
     steps: u64,
     reconnects: Reconnects,
     progress: PushProgress,
+    /// Small files are sent with their offer, which saves a round trip, until the server turns out to have one.
+    sends_contents: bool,
     pacer: Option<Pacer>,
     slowness: Slowness,
 }
@@ -103,6 +109,7 @@ impl<'a> Driver<'a> {
             steps: 0,
             reconnects: Reconnects::default(),
             progress,
+            sends_contents: options.bytes_per_second.is_none(),
             pacer: options.bytes_per_second.map(|rate| {
                 Pacer::new(rate, piece_bytes(Some(rate), PUSH_CHUNK_BYTES_MAX, CHUNK_BYTES_MIN), Instant::now())
             }),
@@ -119,6 +126,7 @@ impl Operation for Driver<'_> {
         let is_hashing = self.hash()?;
         self.offer(connection);
         self.send(connection, now);
+        connection.watch_buffers(now);
         let wait = self.own_wait(connection, now);
         if self.slowness.note(wait, now) && self.is_connected {
             connection.send(&Request::Credit { bytes: 0, slow: self.slowness.said() });
@@ -260,18 +268,33 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Hashes a part of a file; whether there is more to hash.
+    /// Hashes a part of a file, or some small ones; whether there is more to hash.
     fn hash(&mut self) -> Result<bool, Error> {
-        let hashing = |task: &Task| matches!(task.phase, Phase::Hashing(_));
-        let Some(at) = self.tasks.iter().position(hashing) else { return Ok(false) };
+        let (mut bytes, mut at) = (0, 0);
+        for _ in 0..HASH_SLICE_FILES {
+            let hashing = |task: &Task| matches!(task.phase, Phase::Hashing(_));
+            let Some(next) = self.tasks.iter().skip(at).position(hashing) else { return Ok(false) };
+            at += next;
+            let Some(task) = self.tasks.get(at) else { return Ok(false) };
+            if bytes > 0 && bytes + task.stat.size > HASH_SLICE_BYTES {
+                break;
+            }
+            bytes += task.stat.size;
+            self.hash_one(at)?;
+        }
+        Ok(true)
+    }
+
+    /// Hashes a part of the file of a task.
+    fn hash_one(&mut self, at: usize) -> Result<(), Error> {
         self.steps += u64::from(self.is_connected);
-        let Some(task) = self.tasks.get_mut(at) else { return Ok(false) };
-        let Phase::Hashing(hasher) = &mut task.phase else { return Ok(false) };
+        let Some(task) = self.tasks.get_mut(at) else { return Ok(()) };
+        let Phase::Hashing(hasher) = &mut task.phase else { return Ok(()) };
         let hashed = match hasher.advance(&task.open, HASH_SLICE_BYTES, || self.cancel.is_cancelled()) {
-            Ok(false) | Err(HashError::GivenUp) => return Ok(true),
+            Ok(false) | Err(HashError::GivenUp) => return Ok(()),
             Ok(true) => match std::mem::replace(&mut task.phase, Phase::Waiting(Instant::now())) {
                 Phase::Hashing(hasher) => hasher.finish(&task.open),
-                _ => return Ok(true),
+                _ => return Ok(()),
             },
             Err(error) => Err(error),
         };
@@ -282,7 +305,7 @@ impl Driver<'_> {
                 self.file_failed(task.item.file, None, error.to_string())?;
             }
         }
-        Ok(self.tasks.iter().any(hashing))
+        Ok(())
     }
 
     /// Offers what is hashed to the server.
@@ -303,8 +326,13 @@ impl Driver<'_> {
             let FileStat { size, modified: mtime, mode, .. } = task.stat;
             let (expected, durable) = (self.options.expected, self.options.durable);
             let path = WirePath::from(&task.item.file.remote);
-            let push = PushRequest { id: task.id, path, size, mtime, mode: mode & 0o777, digest, expected, durable };
-            connection.send(&Request::Push(push));
+            let (id, mode) = (task.id, mode & 0o777);
+            // One that has shrunk meanwhile is refused when its content comes.
+            let content = (self.sends_contents && size <= PUSH_CONTENT_BYTES_MAX)
+                .then(|| content(&task.open, size))
+                .and_then(Result::ok);
+            let push = PushRequest { id, path, size, mtime, mode, digest, expected, durable, content: None };
+            connection.send_message(Request::Push(push).to_frames().into_iter().chain(content).collect());
         }
     }
 
@@ -340,6 +368,7 @@ impl Driver<'_> {
         let Some(task) = self.tasks.get_mut(at) else { return Ok(()) };
         match reply {
             Reply::Push(push) if matches!(task.phase, Phase::Offered) => {
+                self.sends_contents = self.pacer.is_none();
                 let sending = Sending::new(task.stat.size, &push);
                 task.resumed_bytes = task.stat.size - sending.left();
                 task.phase = Phase::Sending(sending);
@@ -354,6 +383,7 @@ impl Driver<'_> {
             }
             Reply::Pushed(pushed) => {
                 self.step();
+                self.sends_contents &= !pushed.same;
                 let task = self.tasks.remove(at);
                 self.pushed(task, &pushed)?;
             }
@@ -396,4 +426,11 @@ impl Driver<'_> {
         (self.on_event)(PushEvent::Failed { file, code, reason })?;
         Ok(())
     }
+}
+
+/// The content of a file of this size.
+fn content(file: &File, size: u64) -> std::io::Result<Bytes> {
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes.into())
 }

@@ -29,7 +29,7 @@ pub use publish::{PublishRequest, PublishedReply};
 pub use push::{Expected, PushCredit, PushReply, PushRequest, PushedReply};
 pub use reply::{
     Base, Cancelled, DigestReply, DirStat, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
-    ListPage, Reply, VoidReply,
+    ListPage, Reply, SlowReply, TcpBuffer, VoidReply,
 };
 pub use request::{
     Compression, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget, Range, Request, Slow,

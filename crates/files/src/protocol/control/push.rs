@@ -1,6 +1,7 @@
 //! Messages about files that clients push.
 // docs/protocol/push.md has the tables.
 
+use bytes::Bytes;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -34,6 +35,9 @@ pub struct PushRequest {
     /// Sync the file before it is confirmed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub durable: bool,
+    /// The whole file, if it is small and sent with the request: the attachment.
+    #[serde(skip)]
+    pub content: Option<Bytes>,
 }
 
 /// State of a path without which a file isn't put there.
@@ -154,7 +158,7 @@ impl RawPush {
             Some(Some(RawExpected { digest })) => Expected::Digest(digest),
         };
         let Self { id, size, mtime, mode, digest, durable, .. } = self;
-        Ok(PushRequest { id, path, size, mtime, mode, digest, expected, durable })
+        Ok(PushRequest { id, path, size, mtime, mode, digest, expected, durable, content: None })
     }
 }
 

@@ -61,6 +61,8 @@ pub enum Reply {
     Published(PublishedReply),
     /// Holders.
     Holders(HoldersReply),
+    /// Why this side sends slowly.
+    Slow(SlowReply),
     /// A request was ended early.
     Cancelled(Cancelled),
     /// A request failed.
@@ -234,6 +236,36 @@ pub struct Cancelled {
     pub id: u32,
 }
 
+/// Why this side sends slowly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowReply {
+    /// Id of the fetch.
+    pub id: u32,
+    /// The cause.
+    pub cause: TcpBuffer,
+}
+
+/// A TCP buffer that is too small for the connection's round-trip time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TcpBuffer {
+    /// That of the side that sends.
+    #[serde(rename = "send_buffer")]
+    Send,
+    /// That of the side that receives.
+    #[serde(rename = "receive_buffer")]
+    Receive,
+}
+
+impl TcpBuffer {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send buffer",
+            Self::Receive => "receive buffer",
+        }
+    }
+}
+
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReply {
@@ -282,6 +314,7 @@ impl Reply {
             Self::Pushed(pushed) => json("pushed", pushed),
             Self::Published(published) => json("published", published),
             Self::Holders(holders) => json("holders", holders),
+            Self::Slow(slow) => json("slow", slow),
             Self::Cancelled(cancelled) => json("cancelled", cancelled),
             Self::Error(error) => json("error", error),
             Self::Unknown => Vec::new(),
@@ -329,6 +362,8 @@ impl Reply {
             "pushed" => Self::Pushed(parse(json)?),
             "published" => Self::Published(parse(json)?),
             "holders" => Self::Holders(parse(json)?),
+            // With another cause it is of a later version.
+            "slow" => parse(json).map_or(Self::Unknown, Self::Slow),
             "cancelled" => Self::Cancelled(parse(json)?),
             "error" => {
                 let error: ErrorReply = parse(json)?;

@@ -5,7 +5,7 @@ use super::known::Known;
 use super::outcome::{conflict, failure};
 use super::space::Space;
 use super::{Order, PushOptions};
-use crate::digest::{Leaf, LeafSize, merge_leaves};
+use crate::digest::{Digest, Leaf, LeafSize, merge_leaves};
 use crate::disk::{Disk, DiskOptions};
 use crate::limits::HAVE_RANGES_MAX;
 use crate::path::RelPath;
@@ -226,6 +226,13 @@ impl Receiver {
             }
             Ok(_) => None,
         };
+        if push.request.content.is_some() {
+            // Its path is looked at when it is put there.
+            if let Err(failure) = self.put_content(number) {
+                self.fail(number, failure, false);
+            }
+            return;
+        }
         push.stage = Stage::Checking(partial);
         self.disk.check(FileKey(number), push.local.clone(), push.request.expected);
     }
@@ -249,6 +256,39 @@ impl Receiver {
         }
     }
 
+    /// Puts a file in place that came with its request.
+    fn put_content(&mut self, number: u64) -> Result<(), Failure> {
+        let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
+        push.stage = Stage::Receiving;
+        let Some(content) = push.request.content.take() else { return Ok(()) };
+        if Digest::of(&content) != push.request.digest {
+            return Err(not_as_announced());
+        }
+        self.make_space(number, false)?;
+        self.space.add(content.len() as u64, 0);
+        let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
+        push.stage = Stage::Putting;
+        let PushRequest { expected, durable, .. } = push.request;
+        self.disk.put_small(FileKey(number), spec(number, push, false), content, (expected, durable));
+        Ok(())
+    }
+
+    /// Checks that there is space for what is to come of a push, and counts its file unless an incomplete one was counted.
+    fn make_space(&mut self, number: u64, is_begun: bool) -> Result<(), Failure> {
+        let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
+        let files = if is_begun { 0 } else { missing_names(&self.root, &push.local) };
+        self.space.check(&self.root, push.left, files)?;
+        let top = self.root.open_dir(&RelPath::root()).and_then(|dir| dir.free_bytes());
+        if let Some(free) = top.ok().filter(|free| *free < push.left) {
+            let message = format!("{} bytes are needed, {free} are free on the server's disk", push.left);
+            return Err(Failure::new(ErrorCode::Full, message));
+        }
+        self.space.add(0, files);
+        self.known.begin(&push.local, push.requester.tenant, push.request.digest);
+        push.last = Instant::now();
+        Ok(())
+    }
+
     /// Lets the client send what is missing.
     fn receive(&mut self, number: u64, partial: Option<Partial>) -> Result<(), Failure> {
         let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
@@ -260,28 +300,9 @@ impl Receiver {
         });
         let resume = !push.values.is_empty();
         push.left = push.request.size - have.iter().map(|range| range.length).sum::<u64>();
-        // The incomplete file was counted.
-        let files = if is_begun { 0 } else { missing_names(&self.root, &push.local) };
-        self.space.check(&self.root, push.left, files)?;
-        let top = self.root.open_dir(&RelPath::root()).and_then(|dir| dir.free_bytes());
-        if let Some(free) = top.ok().filter(|free| *free < push.left) {
-            let message = format!("{} bytes are needed, {free} are free on the server's disk", push.left);
-            return Err(Failure::new(ErrorCode::Full, message));
-        }
-        self.space.add(0, files);
-        self.known.begin(&push.local, push.requester.tenant, push.request.digest);
-        push.last = Instant::now();
-        self.disk.command(DiskCommand::Begin(ContentSpec {
-            content: ContentKey(number),
-            local: push.local.clone(),
-            version: version(&push.request),
-            leaves: push.leaves,
-            verify: true,
-            digest: Some(push.request.digest),
-            values: None,
-            resume,
-            reuse: false,
-        }));
+        self.make_space(number, is_begun)?;
+        let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
+        self.disk.command(DiskCommand::Begin(spec(number, push, resume)));
         (self.send_update)(push.requester, PushUpdate::Begun { have });
         self.finish_if_whole(number);
         Ok(())
@@ -315,12 +336,11 @@ impl Receiver {
         }
         let values: Vec<Leaf> = push.values.values().copied().collect();
         let digest = match push.request.size {
-            0 => Ok(crate::digest::Digest::of(b"")),
+            0 => Ok(Digest::of(b"")),
             _ => merge_leaves(&values),
         };
         if digest != Ok(push.request.digest) {
-            let message = "what arrived doesn't have the digest that was announced: was the file changed meanwhile?";
-            return self.fail(number, Failure::new(ErrorCode::Changed, message), false);
+            return self.fail(number, not_as_announced(), false);
         }
         push.stage = Stage::Putting;
         self.disk.put(FileKey(number), ContentKey(number), push.request.expected, push.request.durable);
@@ -370,6 +390,25 @@ pub(super) fn open(path: &Path, orders: &Sender<Order>) -> Result<(Disk, Root), 
     let disk = Disk::start(path, DiskOptions::of_pushes(WORKERS), wake).map_err(|error| error.to_string())?;
     let root = Root::directory(path, Links::Never).map_err(|error| error.to_string())?;
     Ok((disk, root))
+}
+
+fn not_as_announced() -> Failure {
+    let message = "what arrived doesn't have the digest that was announced: was the file changed meanwhile?";
+    Failure::new(ErrorCode::Changed, message)
+}
+
+fn spec(number: u64, push: &Push, resume: bool) -> ContentSpec {
+    ContentSpec {
+        content: ContentKey(number),
+        local: push.local.clone(),
+        version: version(&push.request),
+        leaves: push.leaves,
+        verify: true,
+        digest: Some(push.request.digest),
+        values: None,
+        resume,
+        reuse: false,
+    }
 }
 
 /// The version of a file that is pushed. It is as long as it will be from the beginning, and its space isn't reserved: a client may announce

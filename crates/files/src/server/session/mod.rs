@@ -33,7 +33,9 @@ use super::quota::Quotas;
 use super::stats::RequestKind;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::path::RelPath;
-use crate::protocol::control::{Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request};
+use crate::protocol::control::{
+    Cancelled, FetchRequest, HelloReply, HoldersRequest, PushRequest, Reply, Request, SlowReply, TcpBuffer,
+};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::client_of;
 use crate::protocol::follow::ServerId;
@@ -140,6 +142,14 @@ impl<F: Clone> Session<F> {
     pub(super) fn hello(&mut self, envelope: &Envelope, via: Vec<ServerId>) {
         let hello = hello(self.can_follow, self.can_push, via);
         self.shared.reply(envelope, &Reply::Hello(hello));
+    }
+
+    /// Lets the client know that a TCP buffer limits what it is sent.
+    pub(super) fn is_limited_by(&mut self, cause: TcpBuffer) {
+        if let Some(fetch) = self.fetches.front() {
+            let slow = SlowReply { id: fetch.id(), cause };
+            self.shared.reply(fetch.envelope(), &Reply::Slow(slow));
+        }
     }
 
     /// Answers an action.

@@ -10,6 +10,11 @@ impl<F: Clone> Session<F> {
         self.fetches.iter().map(|fetch| (fetch.ticket(), fetch.stats())).chain(plain).chain(self.pushes.stats())
     }
 
+    /// Whether it has open fetches.
+    pub(in crate::server) fn is_fetching(&self) -> bool {
+        !self.fetches.is_empty()
+    }
+
     /// The wait of each, and the bytes that it has moved.
     pub(in crate::server) fn waits(&self) -> impl Iterator<Item = (Ticket, Option<Wait>, u64)> {
         let plain = self.plain.wait().map(|(wait, moved)| (self.plain.ticket(), Some(wait), moved));

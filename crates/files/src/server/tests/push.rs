@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::digest::Digest;
+use crate::limits::PUSH_CONTENT_BYTES_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Expected, PushRequest};
 use crate::server::PushOptions;
@@ -26,6 +27,7 @@ fn offer(id: u32, path: &str, data: &[u8]) -> Request {
         digest: Digest::of(data),
         expected: Expected::Anything,
         durable: false,
+        content: None,
     })
 }
 
@@ -81,4 +83,39 @@ fn pushes_go_to_the_directory_that_is_served_now() {
     send(&mut client, 2, 0, b"x");
     assert!(matches!(client.reply(), Reply::Pushed(_)));
     assert_eq!(std::fs::read(served.join("in/x")).unwrap(), b"x");
+}
+
+#[test]
+fn a_small_file_comes_with_its_push() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("in")).unwrap();
+    let server = serve(root.path(), DEADLINE);
+    let mut client = server.client();
+    let large = bytes(PUSH_CONTENT_BYTES_MAX as usize + 1);
+    let mut push = |id: u32, path: &str, data: &[u8], sent: &[u8], expected: Expected| {
+        let Request::Push(push) = offer(id, path, data) else { panic!() };
+        let [tag, json] = Request::Push(PushRequest { expected, ..push }).to_frames();
+        client.send(&[&tag, &json, sent]);
+        match client.reply() {
+            Reply::Pushed(pushed) => Ok((pushed.id, pushed.same)),
+            Reply::Error(error) => Err((error.id.unwrap(), error.code)),
+            reply => panic!("{reply:?}"),
+        }
+    };
+    let most = &large[1..];
+    assert_eq!(push(1, "in/d/a", b"one", b"one", Expected::Anything), Ok((1, false)));
+    assert_eq!(push(2, "in/d/a", b"one", b"one", Expected::Nothing), Ok((2, true)));
+    assert_eq!(push(3, "in/d/a", b"two", b"two", Expected::Nothing), Err((3, ErrorCode::Conflict)));
+    assert_eq!(push(4, "in/d/a", b"two", b"two", Expected::Digest(Digest::of(b"one"))), Ok((4, false)));
+    assert_eq!(push(5, "in/d/b", b"two", b"owt", Expected::Anything), Err((5, ErrorCode::Changed)));
+    assert_eq!(push(6, "in/d/b", b"two", b"twos", Expected::Anything), Err((6, ErrorCode::BadRequest)));
+    assert_eq!(push(7, "in/d/b", &large, &large, Expected::Anything), Err((7, ErrorCode::BadRequest)));
+    assert_eq!(push(8, "in/empty", b"", b"", Expected::Nothing), Ok((8, false)));
+    assert_eq!(push(9, "in/most", most, most, Expected::Anything), Ok((9, false)));
+    assert_eq!(push(10, "out", b"x", b"x", Expected::Anything), Err((10, ErrorCode::Denied)));
+    let there = |path: &str| std::fs::read(root.path().join(path)).unwrap();
+    assert_eq!((there("in/d/a"), there("in/empty"), there("in/most")), (b"two".to_vec(), Vec::new(), most.to_vec()));
+    let names: Vec<_> =
+        std::fs::read_dir(root.path().join("in/d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a"]);
 }

@@ -4,6 +4,7 @@ mod changing;
 mod crashes;
 pub mod destination;
 mod fairness;
+mod far;
 mod fetching;
 pub mod hanging_disk;
 mod hard_links;

@@ -319,12 +319,12 @@ fn pushers_that_lie_are_refused() {
 fn client_has_a_limited_number_of_pushes() {
     let taking = Taking::start(&[]);
     let mut wire = taking.wire();
-    for id in 0..256 {
+    for id in 0..1024 {
         assert_eq!(wire.ask(&offer(id, &format!("in/{id}"), b"x"))["re"], "push");
     }
-    assert_eq!(error(&wire.ask(&offer(256, "in/256", b"x"))), "busy");
+    assert_eq!(error(&wire.ask(&offer(1024, "in/1024", b"x"))), "busy");
     assert_eq!(wire.ask(&json!({"op": "cancel", "id": 3}))["re"], "cancelled");
-    assert_eq!(wire.ask(&offer(257, "in/257", b"x"))["re"], "push");
+    assert_eq!(wire.ask(&offer(1025, "in/1025", b"x"))["re"], "push");
     // Those of a connection that ends go with it.
     drop(wire);
     let mut wire = taking.wire();

@@ -202,32 +202,65 @@ fn the_network_is_slow() {
     await_cause(&place, "network");
 }
 
-/// A fetch over a link of 100 ms and 100 Mbit/s with buffers of these sizes in the server's and the client's system.
-fn over_far_link(send: u64, receive: u64, cause: &str) {
+/// A server and a link of 100 ms and 100 Mbit/s with buffers of these sizes in the server's and the client's system.
+fn over_far_link(buffers_max: (u64, u64)) -> Option<(Place, TempDir, FarLink, Server)> {
     let (place, folder) = large_file();
-    let link = Link { buffers_max: (send, receive), ..Link::default() };
-    let link = match FarLink::start(link) {
+    let link = match FarLink::start(Link { buffers_max, ..Link::default() }) {
         Ok(link) => link,
-        Err(error) => return println!("skipped: no far link can be made here: {error}"),
+        Err(error) => {
+            println!("skipped: no far link can be made here: {error}");
+            return None;
+        }
     };
     let mut command = link.command(End::Far, env!("CARGO_BIN_EXE_tow"));
-    command.args(["serve", "--bind", &format!("tcp://{FAR}:0"), "--open-to-all"]).arg(folder.path().join("served"));
+    command.args(["serve", "--bind", &format!("tcp://{FAR}:0"), "--open-to-all", "--accept-push", "in"]);
+    command.arg(folder.path().join("served"));
     command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY");
     let server = Server::from_command(&mut command);
+    Some((place, folder, link, server))
+}
+
+const SMALL_SEND_BUFFER: (u64, u64) = (128 << 10, 32 << 20);
+const SMALL_RECEIVE_BUFFER: (u64, u64) = (32 << 20, 256 << 10);
+
+/// A fetch for which the operator sees the cause, and its user the remedy.
+fn a_far_fetch(buffers: (u64, u64), cause: &str, remedy: &str) {
+    let Some((place, folder, link, server)) = over_far_link(buffers) else { return };
     let mut client = link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
-    client.args(["get", &format!("{}/large", server.endpoint())]).arg(folder.path().join("copy"));
-    let _client = Process::start(&mut client);
+    client.args(["get", "-v", &server.url("large")]).arg(folder.path().join("copy"));
+    let client = Process::start(&mut client);
     await_cause(&place, cause);
+    wait_until(&format!("it says {remedy:?}: {}", client.log()), || client.log().contains(remedy));
+    assert_eq!(client.log().matches("limits the rate").count(), 1, "{}", client.log());
+}
+
+/// A push whose user sees the remedy.
+fn a_far_push(buffers: (u64, u64), remedy: &str) {
+    let Some((_place, folder, link, server)) = over_far_link(buffers) else { return };
+    let mut client = link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
+    client.args(["push", "-v"]).arg(folder.path().join("served/large")).arg(server.url("in/"));
+    let client = Process::start(&mut client);
+    wait_until(&format!("it says {remedy:?}: {}", client.log()), || client.log().contains(remedy));
 }
 
 #[test]
 fn the_send_buffer_is_small_for_a_far_client() {
-    over_far_link(128 << 10, 32 << 20, "send_buffer");
+    a_far_fetch(SMALL_SEND_BUFFER, "send_buffer", "on the server: sysctl -w net.ipv4.tcp_wmem='4096 16384 134217728'");
 }
 
 #[test]
 fn the_receive_buffer_of_a_far_client_is_small() {
-    over_far_link(32 << 20, 256 << 10, "receive_buffer");
+    a_far_fetch(SMALL_RECEIVE_BUFFER, "receive_buffer", "here: sysctl -w net.ipv4.tcp_rmem='4096 131072 134217728'");
+}
+
+#[test]
+fn a_far_push_has_a_small_send_buffer() {
+    a_far_push(SMALL_SEND_BUFFER, "here: sysctl -w net.ipv4.tcp_wmem=");
+}
+
+#[test]
+fn a_far_push_has_a_small_receive_buffer() {
+    a_far_push(SMALL_RECEIVE_BUFFER, "on the server: sysctl -w net.ipv4.tcp_rmem=");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub use model::fuzz_body;
 use super::credit::Credit;
 use super::shared::Shared;
 use super::{Action, Envelope, LogEvent, Ticket};
-use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSHES_MAX};
+use crate::limits::{CHUNK_BYTES_MIN, PIECE_COST_MIN, PUSH_CHUNK_BYTES_MAX, PUSH_CONTENT_BYTES_MAX, PUSHES_MAX};
 use crate::protocol::control::{Expected, PushCredit, PushReply, PushRequest, PushedReply, Range, Reply, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::protocol::envelope::client_of;
@@ -101,9 +101,18 @@ impl Pushes {
                 Failure::new(ErrorCode::Denied, message),
             );
         }
+        if request
+            .content
+            .as_ref()
+            .is_some_and(|content| content.len() as u64 != request.size || request.size > PUSH_CONTENT_BYTES_MAX)
+        {
+            let failure = refused("the content in a push is the whole file, of at most 65,536 bytes");
+            return shared.refuse(&envelope, (RequestKind::Push, id), request.path, failure);
+        }
         // Half of what is left, so that there is something for the next one.
         let wanted = request.size.clamp(PUSH_WINDOW_BYTES_MIN, PUSH_WINDOW_BYTES_FIRST);
-        let most = (shared.quotas.push_window.available() / 2).clamp(PUSH_WINDOW_BYTES_MIN, wanted);
+        let least = request.content.as_ref().map_or(PUSH_WINDOW_BYTES_MIN, |_| wanted);
+        let most = (shared.quotas.push_window.available() / 2).clamp(least, wanted);
         let Some(window) = shared.quotas.push_window.try_acquire(most) else {
             let failure = Failure::new(ErrorCode::Busy, "too many pushes at a time; try again a little later");
             return shared.refuse(&envelope, (RequestKind::Push, id), request.path, failure);

@@ -100,6 +100,7 @@ impl Model {
             digest: Digest([0; 32]),
             expected: Expected::Anything,
             durable: false,
+            content: None,
         };
         self.session.request(Vec::new(), Ok(Request::Push(push)));
     }
