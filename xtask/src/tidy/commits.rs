@@ -11,7 +11,7 @@ const RULE: &str = "commit-subject";
 const SUBJECT: usize = 72;
 
 /// The last commit that this rule doesn't apply to.
-const SINCE: &str = "3d20bf7";
+const SINCE: &str = "f940f1b";
 
 /// Checks the commits since `SINCE`; none where the history is too shallow to have it.
 pub fn check() -> Result<Vec<Problem>, String> {
