@@ -1,6 +1,6 @@
 //! An object store as the destination of files: what it has to be able to do, and the sink of a transfer that uses it.
 //!
-//! [`Objects`] is the transfer's side. A thread of its own (`assembler`) checks leaves and gathers parts (`content`); requests to the store run on
+//! `Objects` is the transfer's side. A thread of its own (`assembler`) checks leaves and gathers parts (`content`); requests to the store run on
 //! a few more, since they block.
 
 mod assembler;
