@@ -284,7 +284,7 @@ fn another_source_is_followed_by_listing_it_again() {
             assert!(events.any(|event| matches!(event, FollowEvent::UpToDate { .. })), "the follow ended");
         }
     };
-    std::fs::create_dir(folder.path().join("copy")).unwrap();
+    std::fs::create_dir_all(folder.path().join("copy")).unwrap();
     wait_for(&tree);
     // A listing that fails shows nothing that is gone.
     let mut failures = 0;
