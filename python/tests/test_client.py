@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -94,6 +95,21 @@ def all_of(replies):
 def waiting(client, service):
     queues = json.loads(client.call_frames("mmi.queue", service)[1])
     return sum(queue["waiting"] for queue in queues)
+
+
+def test_requests_without_a_broker_are_logged_once_and_expire(caplog):
+    # Nobody listens at a port that was just given back.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with Client(endpoint) as client:
+        waits = client.submit("upper")
+        wait_until(lambda: "no broker for" in caplog.text, "it is logged")
+        assert endpoint in caplog.text
+        with pytest.raises(towpath.Expired):
+            client.call("upper", timeout=3)
+        assert caplog.text.count("no broker for") == 1
+        waits.cancel()
 
 
 def test_cancelled_futures_end_their_requests(echo, client):

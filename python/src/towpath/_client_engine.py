@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import Iterator, Sequence
@@ -17,6 +18,10 @@ PROPERTY = b"X-Towpath-Requests:2"
 LINGER_MS = 500
 # How long a client that is being closed visits brokers that it has left.
 LAST_SECONDS = 3.0
+# How long requests wait without a broker before that is logged: without a timeout they wait for ever.
+ALONE_SECONDS = 5.0
+
+log = logging.getLogger("towpath")
 
 
 class ClientEngine:
@@ -27,6 +32,9 @@ class ClientEngine:
         self.link = Link(endpoints, security, [PROPERTY])
         self._left = LeftBrokers(security, [PROPERTY])
         self._useless = 0
+        # Since when requests have waited without a broker, and whether that is logged.
+        self._alone_since: float | None = None
+        self._alone_logged = False
 
     def step(self, now: float) -> None:
         """Takes what has arrived, does what is due, and sends what may be sent."""
@@ -44,6 +52,7 @@ class ClientEngine:
             self._left.step(session, now)
         if link.refused_by_all and session.outstanding:
             session.end_all(now, 0, link.failure)
+        self._note_alone(now)
         # The socket's descriptor reports an event only once: after sending, what has arrived meanwhile must be taken too.
         while True:
             self._receive(now)
@@ -54,6 +63,16 @@ class ClientEngine:
                 return
             for message in messages:
                 link.send(message)
+
+    def _note_alone(self, now: float) -> None:
+        """Logs once that no broker has answered for a while."""
+        if self.session.welcomed or not self.session.outstanding:
+            self._alone_since, self._alone_logged = None, False
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif not self._alone_logged and now - self._alone_since >= ALONE_SECONDS:
+            self._alone_logged = True
+            log.warning("no broker for %.0f s; requests wait until their timeout, if they have one: %s", now - self._alone_since, self.link.failure)
 
     def _receive(self, now: float) -> None:
         try:

@@ -290,7 +290,11 @@ class Client:
         volatile: bool = False,
         return_errors: bool = False,
     ) -> AsyncIterator[Any]:
-        """Sends a request for each body, `ahead` of them at a time, and yields the replies in the order of the bodies."""
+        """Sends a request for each body, `ahead` of them at a time, and yields the replies in the order of the bodies.
+
+        return_errors: yield the error of a request that fails in the place of its reply. Without it, the first that fails raises, and the
+        others are cancelled.
+        """
         source = iter(bodies)
         ones: Deque[_One] = deque()
         try:

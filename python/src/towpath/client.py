@@ -170,7 +170,8 @@ class Client:
     requests of the parent aren't its own.
 
     endpoints: `host`, `host:port` (5555 by default), `ipc://path`, or several of them. timeout: seconds, the default of all methods; None
-    leaves it to the broker (`--request-timeout`). key, server_key: CURVE, see the guide. user, password: PLAIN, unencrypted.
+    leaves it to the broker (`--request-timeout`), and without a broker requests wait for ever. key, server_key: CURVE, see the guide.
+    user, password: PLAIN, unencrypted.
 
     Example:
 
@@ -364,7 +365,8 @@ class Client:
         """Sends a request for each body, `ahead` of them at a time, and yields the replies in the order of the bodies.
 
         Bodies are taken from the iterable as replies come. timeout: seconds, of each request. return_errors: yield the error of a request
-        that has none in the place of its reply, instead of raising it. An iterator that is closed cancels what is outstanding.
+        that fails in the place of its reply. Without it, the first that fails raises, and the others are cancelled. An iterator that is
+        closed cancels what is outstanding.
         """
         name = records.service_name(service)
         source = iter(bodies)
