@@ -117,7 +117,7 @@ pub enum Action {
         /// Whether to stop.
         paused: bool,
     },
-    /// Log that a request was given up: its attempts are used up, each of them by a worker that went.
+    /// Log that a request was given up: its attempts are used up, each by a worker that went or asked for a retry.
     GaveUp {
         /// The client; `None`: a stock client.
         client: Option<ClientId>,

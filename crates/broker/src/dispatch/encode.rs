@@ -179,12 +179,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 let (service, client, why) = (shown(&service), client.map(tracing::field::display), shown(&why));
                 match kept_for.as_deref().map(shown) {
                     Some(queue) => {
-                        let what =
-                            "a request is given up, and kept in a dead-letter queue: all workers that had it went";
+                        let what = "a request has used up its attempts, and is kept in a dead-letter queue";
                         tracing::warn!(%service, attempts, client, number, %why, %queue, "{what}");
                     }
                     None => {
-                        tracing::warn!(%service, attempts, client, number, %why, "a request is given up: all workers that had it went")
+                        tracing::warn!(%service, attempts, client, number, %why, "a request has used up its attempts")
                     }
                 }
             }

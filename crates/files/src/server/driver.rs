@@ -26,9 +26,10 @@ use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::random::random;
 use crate::relay::Relay;
-use crate::root::{Links, Root, RootError, Secrets};
+use crate::root::{Links, Root, RootError, Secrets, make_private_dir};
 use bytes::Bytes;
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
@@ -85,7 +86,8 @@ pub struct ServerOptions {
     pub small_files_bytes: usize,
     /// Watch the directory, so that clients can follow it.
     pub watch: Option<WatchOptions>,
-    /// Directory in which the sequence numbers of what is watched persist. None: each start begins a new epoch.
+    /// Directory in which the sequence numbers of what is watched persist; it is made if there is none. None: each start begins a new
+    /// epoch.
     pub state_directory: Option<PathBuf>,
     /// The number by which followers know this server. Without it the directory of the state has one; without that, there is none.
     pub server_id: Option<ServerId>,
@@ -211,7 +213,7 @@ pub enum ServeError {
         /// As it was given.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The root can't be watched.
     #[error("cannot watch {path}: {reason}")]
@@ -239,7 +241,7 @@ pub enum ServeError {
     },
     /// Threads can't be started.
     #[error("cannot start the server's threads: {0} (ulimit -u, pids.max?)")]
-    Threads(#[source] std::io::Error),
+    Threads(#[source] io::Error),
     /// An error of the sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -320,7 +322,14 @@ impl Server {
                 Some(SharedCatalogue::new(Catalogue::relayed_versions(), None, waker.clone()))
             }
             (None, _) if options.is_relay => Some(SharedCatalogue::new(Catalogue::relayed(), None, waker.clone())),
-            (None, _) => None,
+            (None, None) => None,
+            // The program keeps things of its own there.
+            (None, Some(directory)) => {
+                let failed =
+                    |error: io::Error| ServeError::State { path: directory.clone(), reason: error.to_string() };
+                make_private_dir(directory).map_err(failed)?;
+                None
+            }
             (Some(_), None) => {
                 let mut catalogue = Catalogue::new(Epoch(random()));
                 catalogue.server = options.server_id;

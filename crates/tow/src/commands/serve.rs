@@ -53,8 +53,8 @@ pub struct Arguments {
     /// Watch the directory, so that clients can follow it.
     #[arg(long)]
     watch: bool,
-    /// Keep sequence numbers and the server's ID here, so that followers resume after a restart.
-    #[arg(long, value_name = "DIR", requires = "watch")]
+    /// Keep what outlasts a restart here: blocked peers, and with --watch sequence numbers and the server's ID.
+    #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Names of followers that are to be there, one a line, instead of all seen within seven days.
     #[arg(long, value_name = "FILE", requires = "watch")]
@@ -84,7 +84,7 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", requires = "accept_push")]
     push_max_files: Option<u64>,
     /// Let every client publish versions, not only authenticated ones and this user over ipc.
-    #[arg(long, requires = "state")]
+    #[arg(long, requires_all = ["watch", "state"])]
     accept_publish: bool,
     /// Send at most this many bytes per second, to all clients together.
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]

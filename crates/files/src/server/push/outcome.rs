@@ -4,7 +4,7 @@ use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};
 use crate::digest::SETTLED_AFTER_SECONDS;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::PushRequest;
+use crate::protocol::control::{Expected, PushRequest};
 use crate::root::{FileStat, RootError};
 use crate::server::jobs::PushUpdate;
 use crate::server::{Failure, RECEIPTS};
@@ -23,7 +23,7 @@ impl Receiver {
                 tracing::info!(target: RECEIPTS, durable, seq, "pushed {path} {digest}");
                 PushUpdate::InPlace { digest, durable, seq, same: false }
             }
-            Ok(None) => PushUpdate::Failed(conflict()),
+            Ok(None) => PushUpdate::Failed(conflict(push.request.expected)),
             Err(error) => PushUpdate::Failed(failure(error)),
         };
         (self.send_update)(push.requester, update);
@@ -68,8 +68,13 @@ impl Receiver {
     }
 }
 
-pub(super) fn conflict() -> Failure {
-    Failure::new(ErrorCode::Conflict, "something else is at this path than was expected; nothing was replaced")
+pub(super) fn conflict(expected: Expected) -> Failure {
+    let why = match expected {
+        Expected::Nothing => "there is a different file already (--if-absent); nothing was replaced",
+        Expected::Digest(_) => "the file with this digest isn't there (--if); nothing was replaced",
+        Expected::Anything => "something else has got to this path meanwhile; nothing was replaced",
+    };
+    Failure::new(ErrorCode::Conflict, why)
 }
 
 pub(super) fn failure(DiskError { full, message }: DiskError) -> Failure {

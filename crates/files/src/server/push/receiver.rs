@@ -248,7 +248,10 @@ impl Receiver {
         };
         match result {
             Ok(true) => {}
-            Ok(false) => return self.fail(number, conflict(), true),
+            Ok(false) => {
+                let expected = push.request.expected;
+                return self.fail(number, conflict(expected), true);
+            }
             Err(error) => return self.fail(number, failure(error), true),
         }
         if let Err(failure) = self.receive(number, partial) {

@@ -78,7 +78,7 @@ fn parsed(who: &str) -> Result<Who, Failure> {
 
 fn say_unkept(reply: &Value) {
     if reply["kept"] == false {
-        let why = "it has no --state, --journal or $STATE_DIRECTORY, or can't write there";
+        let why = "it has no --state (tow serve), --journal (tow broker) or $STATE_DIRECTORY, or can't write there";
         eprint_line(format_args!("tow: the server forgets this when it is restarted: {why}"));
     }
 }

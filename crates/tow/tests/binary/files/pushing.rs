@@ -169,7 +169,10 @@ fn conditions_hold_until_the_file_has_its_name() {
     let of_first = digest(&first).to_hex();
     refused(taking.push(&second, "in/x", &["--if", of_first.as_str()]));
     taking.push(&first, "in/x", &["--if-absent"]).expect_code(0);
-    refused(taking.push(&second, "in/x", &["--if-absent"]));
+    let outcome = taking.push(&second, "in/x", &["--if-absent"]);
+    let reason = outcome.summary()["reason"].to_string();
+    assert!(reason.contains("there is a different file already"), "{reason}");
+    refused(outcome);
     assert_eq!(digest(&taking.path("in/x")), digest(&first));
     taking.push(&second, "in/x", &["--if", of_first.as_str()]).expect_code(0);
     refused(taking.push(&first, "in/x", &["--if", of_first.as_str()]));

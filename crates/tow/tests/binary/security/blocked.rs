@@ -180,3 +180,20 @@ fn a_service_keeps_its_blocks_where_it_has_its_state_unless_that_is_served() {
     place.tow(&["block", "127.0.0.1"]).expect_code(0);
     Wire::connect(server.port()).expect_closed();
 }
+
+#[test]
+fn a_server_that_watches_nothing_keeps_its_blocks_in_a_state_directory_that_it_makes() {
+    let (place, folder) = (Place::new(), tempdir().expect("a folder"));
+    write(&folder.path().join("served/file"), b"content");
+    let state = folder.path().join("state");
+    let start = || {
+        let mut command = tow(["serve", "--bind", "tcp://127.0.0.1:0", "--state"]);
+        command.arg(&state).arg(folder.path().join("served"));
+        Server::from_command(command.env("XDG_RUNTIME_DIR", place.0.path()).env_remove("RUNTIME_DIRECTORY"))
+    };
+    let server = start();
+    assert_eq!(place.tow(&["block", "10.0.0.7"]).expect_code(0).stderr, "");
+    server.kill();
+    let _server = start();
+    assert_eq!(place.json(&["block"]).remove(0)["who"], "10.0.0.7");
+}
