@@ -218,22 +218,17 @@ impl Core {
         let gaps = self.sessions[key].gaps();
         let session = &mut self.sessions[key];
         dropped.iter().for_each(|&(number, _)| session.dropped.insert(number, number.saturating_add(1)));
-        let is_last = dropped.len() == session.requests.slots().count();
-        // Numbers in gaps, which never came, are over from now on too.
-        let closes_gaps = is_last && session.gaps() > 0;
-        if is_last {
-            session.forget_gaps();
-        }
         // Before their requests are forgotten there.
-        if closes_gaps && self.settings.journal
-            || dropped.iter().any(|&(_, slot)| self.requests.at(slot).journal_id != 0)
-        {
+        if dropped.iter().any(|&(_, slot)| self.requests.at(slot).journal_id != 0) {
             self.journal_dropped(key);
         }
         dropped.iter().for_each(|&(_, slot)| self.forget(slot));
         self.counters.outcomes_dropped += dropped.len() as u64;
         let session = &mut self.sessions[key];
         session.next_drop = next;
+        if session.requests.is_empty() {
+            session.forget_gaps();
+        }
         self.update_gap_bytes(key, gaps);
         dropped.len()
     }

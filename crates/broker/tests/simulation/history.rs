@@ -100,6 +100,10 @@ struct Known {
     answered: BTreeMap<(usize, u64), (Status, Body)>,
     /// Brokers that have said that its outcome was dropped.
     dropped: BTreeSet<usize>,
+    /// A worker has been given it.
+    is_tried: bool,
+    /// Those that have said so after a worker had it.
+    over: BTreeSet<usize>,
 }
 
 impl History {
@@ -152,9 +156,14 @@ impl History {
                     // A dropped one.
                     if *status == Status::LOST && body.single().is_some_and(|why| why.starts_with(b"it has ended")) {
                         known.dropped.insert(*node);
+                        // An absent client's number that never came is said to be over by the broker's memory alone. If that is lost before the
+                        // client has the answer, the request is executed, and has one outcome.
+                        if known.is_tried {
+                            known.over.insert(*node);
+                        }
                         continue;
                     }
-                    if self.journal && !known.volatile && known.dropped.contains(node) {
+                    if self.journal && !known.volatile && known.over.contains(node) {
                         return wrong("(3) a reply after its outcome was dropped");
                     }
                     // With the journal it must be the same one after a death, too.
@@ -190,14 +199,14 @@ impl History {
                 {
                     return wrong("(5) a worker is given a request that another one has replied to");
                 }
+                Event::Given { key, .. } => requests.entry(*key).or_default().is_tried = true,
                 Event::Replied { node, life, key } if !self.may_be_slow => _ = replied.insert((*node, *life, *key)),
                 Event::ReplyDropped { node, life, key } => _ = replied.remove(&(*node, *life, *key)),
                 Event::LogFull => {
                     let fragile = requests.values_mut().filter(|known| known.acknowledged.is_empty());
                     fragile.for_each(|known| known.volatile = true);
                 }
-                Event::Given { .. }
-                | Event::Replied { .. }
+                Event::Replied { .. }
                 | Event::StockAsked { .. }
                 | Event::StockGot { .. }
                 | Event::StockGaveUp { .. } => {}

@@ -309,7 +309,9 @@ fn a_cancelled_transfer_removes_its_parts() {
     let connect = ConnectOptions { cancel, ..ConnectOptions::new(served.endpoint.clone()) };
     let failure = FileClient::new(connect).get(served.options("", &memory, ""), &mut |_| {}).unwrap_err();
     assert_eq!(failure, Error::Cancelled);
-    assert!(memory.state().open.is_empty() && memory.contents().is_empty(), "{:?}", memory.state().open);
+    assert!(memory.state().open.is_empty(), "{:?}", memory.state().open);
+    // The other parts may have been on their way: then it is complete.
+    assert!(memory.contents().values().all(|object| object.len() == LARGE), "a part of it is put");
 }
 
 #[test]

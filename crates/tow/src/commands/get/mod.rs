@@ -53,7 +53,7 @@ const RESUME_HINT: &str = "What has arrived is kept; run the same command again 
 #[command(override_usage = "tow get [OPTIONS] <LOCATION>... [DESTINATION]")]
 pub struct Arguments {
     /// Files, directories, globs (* ? [a-z] {a,b} **), as HOST:/PATH or HOST:PORT/PATH;
-    /// then where to write, - for output, or s3://BUCKET/PREFIX [default: the source's name; of a glob .]
+    /// then a path, - or s3://BUCKET/PREFIX [default: the source's name; of a glob .]
     #[arg(required = true, value_name = "LOCATION")]
     places: Vec<OsString>,
     /// Print one JSON object at the end, also if the transfer fails.
