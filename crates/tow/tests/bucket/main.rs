@@ -1,9 +1,10 @@
-//! `tow serve` of a bucket, whose store is one of ours that fails on command; and on a real one, if `versitygw` is there.
-//!
-//! `VERSITYGW` names the program: `go install github.com/versity/versitygw/cmd/versitygw@latest` has it.
+//! `tow serve` of a bucket, whose store is one of ours that fails on command; and of real ones.
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "the other tests use all of it")]
+#[path = "../cell/s3.rs"]
+mod s3;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../../../objects/tests/store/server.rs"]
 mod server;
@@ -12,15 +13,15 @@ mod server;
 mod support;
 
 use rustix::process::Signal;
+use s3::{BUCKET, KEY, S3, SECRET};
 use serde_json::Value;
 use server::{Fault, Store};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use support::process::{Process, Server, get, get_command, run, tow};
 use support::tree::{assert_same, random_file, write};
-use support::{skip, wait_until};
+use support::wait_until;
 use tempfile::TempDir;
 
 const PIECE: usize = 8 << 20;
@@ -175,49 +176,36 @@ fn other_options_need_a_bucket_or_a_directory() {
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
 }
 
-/// A real store, with its directory in a folder. `None`: there is none.
-fn versitygw(folder: &Path) -> Option<(Process, String)> {
-    let program = std::env::var("VERSITYGW").unwrap_or("versitygw".to_owned());
-    if Command::new(&program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        skip("there is no versitygw");
-        return None;
-    }
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let mut command = Command::new(program);
-    command.args(["--port", &address, "--access", "key", "--secret", "secret-secret", "posix"]).arg(folder);
-    let process = Process::start(&mut command);
-    let is_there = || std::net::TcpStream::connect(&address).is_ok();
-    wait_until("the store is there", is_there);
-    Some((process, format!("http://{address}")))
-}
-
 #[test]
 fn a_real_store_is_served_with_credentials() {
-    let folder = TempDir::new().unwrap();
-    let bucket = folder.path().join("store/data");
-    std::fs::create_dir_all(&bucket).unwrap();
-    let Some((_store, endpoint)) = versitygw(&folder.path().join("store")) else { return };
-    random_file(&bucket.join("tree/big"), PIECE + 99, 3);
-    write(&bucket.join("tree/a b/\u{e4}+%"), b"small");
-    // As a profile has them.
-    let profile = format!("[profile test]\nregion = us-east-1\nendpoint_url = {endpoint}\n");
-    write(&folder.path().join("aws/config"), profile.as_bytes());
-    let keys = |secret: &str| format!("[test]\naws_access_key_id = key\naws_secret_access_key = {secret}\n");
-    let serve = |secret: &str| {
-        write(&folder.path().join("aws/credentials"), keys(secret).as_bytes());
-        let mut command = tow(["serve", "s3://data/tree", "--bind", "tcp://127.0.0.1:0"]);
-        command.env("AWS_CONFIG_FILE", folder.path().join("aws/config")).env("AWS_PROFILE", "test");
-        command.env("AWS_SHARED_CREDENTIALS_FILE", folder.path().join("aws/credentials"));
-        command
-    };
-    let outcome = run(&mut serve("wrong-secret"));
-    assert!(outcome.status.code() == Some(5) && outcome.stderr.contains("access denied"), "{}", outcome.stderr);
-    let server = Server::from_command(serve("secret-secret").arg("--cache").arg(folder.path().join("cache")));
-    let copy = folder.path().join("copy");
-    get(&server.url(""), &copy).expect_code(0);
-    same_contents(&bucket.join("tree"), &copy);
-    let listed = run(&mut tow(["ls", "--json", &server.url("")])).expect_code(0).stdout;
-    let listed = String::from_utf8(listed).unwrap();
-    let entries: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(entries.iter().any(|entry| entry["path"] == "big"), "{listed}");
+    for store in S3::each() {
+        let folder = TempDir::new().unwrap();
+        let tree = folder.path().join("tree");
+        random_file(&tree.join("big"), PIECE + 99, 3);
+        write(&tree.join("a/small"), b"small");
+        for name in ["big", "a/small"] {
+            store.put(&format!("tree/{name}"), &std::fs::read(tree.join(name)).unwrap());
+        }
+        // As a profile has them.
+        let profile = format!("[profile test]\nregion = us-east-1\nendpoint_url = {}\n", store.endpoint());
+        write(&folder.path().join("aws/config"), profile.as_bytes());
+        let keys = |secret: &str| format!("[test]\naws_access_key_id = {KEY}\naws_secret_access_key = {secret}\n");
+        let serve = |secret: &str| {
+            write(&folder.path().join("aws/credentials"), keys(secret).as_bytes());
+            let mut command = tow(["serve", &format!("s3://{BUCKET}/tree"), "--bind", "tcp://127.0.0.1:0"]);
+            command.env("AWS_CONFIG_FILE", folder.path().join("aws/config")).env("AWS_PROFILE", "test");
+            command.env("AWS_SHARED_CREDENTIALS_FILE", folder.path().join("aws/credentials"));
+            command
+        };
+        let outcome = run(&mut serve("wrong-secret"));
+        assert!(outcome.status.code() == Some(5) && outcome.stderr.contains("access denied"), "{}", outcome.stderr);
+        let server = Server::from_command(serve(SECRET).arg("--cache").arg(folder.path().join("cache")));
+        let copy = folder.path().join("copy");
+        get(&server.url(""), &copy).expect_code(0);
+        same_contents(&tree, &copy);
+        let listed = run(&mut tow(["ls", "--json", &server.url("")])).expect_code(0).stdout;
+        let listed = String::from_utf8(listed).unwrap();
+        let entries: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(entries.iter().any(|entry| entry["path"] == "big"), "{listed}");
+    }
 }

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use crate::support::process::Process;
 use crate::support::{skip, wait_until};
 
-const KEY: &str = "test";
-const SECRET: &str = "testtest";
+pub const KEY: &str = "test";
+pub const SECRET: &str = "testtest";
 /// The bucket that is there.
 pub const BUCKET: &str = "bucket";
 
