@@ -79,4 +79,4 @@ def test_without_a_journal_nothing_is_kept(broker, connected):
     reply = client.reply()
     assert reply.status == 502 and b"dlq" not in reply.body
     assert waiting(connected, server, b"aside.deadly") == 0
-    wait_until(lambda: "given up" in server.log(), "the log says so")
+    wait_until(lambda: "used up its attempts" in server.log(), "the log says so")
