@@ -123,7 +123,7 @@ def test_a_client_that_has_closed_its_side_gets_its_replies(broker, connected, s
     assert frames == [
         frame for body in code for frame in [(1, b""), (1, b"MDPC01"), (1, service), (0, body)]
     ]
-    assert "given up" not in server.log()
+    assert "used up its attempts" not in server.log()
 
 
 def test_a_worker_that_has_closed_its_side_is_gone(broker, connected):

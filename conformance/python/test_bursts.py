@@ -106,7 +106,7 @@ def test_burst_over_the_memory_limit_is_answered(small, connected, end):
             assert client.receive(b"e") == [[body]]
             peak = max(peak, more())
     assert peak < 3 * 32 * MIB
-    assert "given up" not in server.log() and "misbehaves" not in server.log()
+    assert "used up its attempts" not in server.log() and "misbehaves" not in server.log()
 
 
 def test_clients_stopped_in_a_message_hold_up_no_one(small, connected, end):
