@@ -47,7 +47,6 @@ def configuration(node):
     lines = [
         f"listeners.tcp.1 = 127.0.0.1:{ports[node]}",
         "cluster_formation.peer_discovery_backend = classic_config",
-        # All that is stored is synced: that is how quorum queues are.
         "vm_memory_high_watermark.absolute = 1GB",
         "disk_free_limit.absolute = 100MB",
     ]

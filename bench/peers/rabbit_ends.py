@@ -75,7 +75,7 @@ class Client:
     def ready(self, channel):
         self.channel = channel
         channel.confirm_delivery(self.confirmed)
-        # Replies to a channel come to whoever listens on it like this.
+        # Replies come to the channel that consumes from this name.
         channel.basic_consume("amq.rabbitmq.reply-to", self.replied, auto_ack=True)
         declare(channel, self.start)
 

@@ -324,9 +324,26 @@ def test_keys_for_a_server_without(broker, keys, tmp_path):
 
 def test_a_wake_that_was_cleared_too_soon_ends_one_wait_only():
     wake = Wake()
-    wake.clear()
     wake.set()
     assert list(wake.wait([], 0)) == [wake._reader.fileno()]
+    reader = wake._reader
+
+    class Interrupted:
+        """Another thread's wake, and an interrupt, come right after the bytes were taken."""
+
+        def recv(self, size):
+            reader.recv(size)
+            wake.set()
+            raise KeyboardInterrupt
+
+        fileno = reader.fileno
+
+    wake._reader = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        wake.clear()
+    wake._reader = reader
+    # The second wake isn't lost, and ends one wait only.
+    assert list(wake.wait([], 0)) == [reader.fileno()]
     wake.clear()
     assert list(wake.wait([], 0)) == []
     wake.close()

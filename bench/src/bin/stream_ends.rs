@@ -83,7 +83,7 @@ async fn main() -> Result<()> {
     let mut times = Vec::with_capacity(options.requests);
     while answered < options.requests || confirmed < options.requests {
         while sent_at.len() < options.requests && sent_at.len() - answered.min(confirmed) < options.ahead {
-            // As those of `tow call --count`, of which each is another one.
+            // All differ, as those of `tow call --count` do.
             let mut random = sent_at.len() as u64 | 1 << 63;
             let mut body = vec![0; options.size.max(8)];
             for word in body.chunks_mut(8) {

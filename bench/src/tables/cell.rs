@@ -193,7 +193,9 @@ fn content() -> Content {
              each request and each outcome is in the logs of three NATS servers, synced, before it is confirmed; there is a standby, \
              whose processor time is the broker's, too. With JetStream each request is a message of a stream with three replicas, \
              {AHEAD} of which wait for their acknowledgement at a time; a worker fetches 500 with a pull consumer, answers over plain NATS, \
-             and acknowledges each. Outcomes aren't stored there."
+             and acknowledges each. Outcomes aren't stored there. With RabbitMQ each request is a message of a quorum queue with three members, confirmed \
+             when the queue has it; its client and worker are in Python (pika), which may be the limit. *{STANDBY}* has the processor time and memory \
+             of the standby only."
         ),
         peer: STREAM.to_owned(),
         layout: Layout::Rates,

@@ -29,7 +29,7 @@ pub struct CellFigures {
     pub bytes_max: u64,
     /// Why nothing can be appended or read now.
     pub failure: Option<String>,
-    /// Why the directory of large bodies can't be used now.
+    /// Why the place of large bodies can't be used now.
     pub bodies_failure: Option<String>,
     /// NATS, as it was last seen.
     pub nats: NatsFigures,

@@ -1,6 +1,6 @@
 //! Pieces of objects on a local disk, each fetched once.
 //!
-//! A piece is a file that is complete when it gets its name, so processes share a directory, and a restart loses nothing. Whoever wants a piece that isn't
+//! A piece is a file that is complete when it gets its name, so processes share a directory, and a restart loses nothing. A reader that wants a piece that isn't
 //! there waits for its one request, with all others. What can't be kept, as on a full disk, is asked for by each reader alone.
 
 mod evict;

@@ -227,7 +227,7 @@ impl Members {
                 },
             );
         }
-        // Asked for after the others: whoever is missing there is here already.
+        // Asked for after the others: a member that is missing there is in this list already.
         let mut ended = Vec::new();
         let _ = pages(
             0,

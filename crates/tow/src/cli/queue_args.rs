@@ -29,8 +29,8 @@ pub struct QueueArgs {
     /// How long a leader may be silent; from 2s on.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = takeover, requires = "queue")]
     pub takeover_after: Duration,
-    /// Directory, or s3://BUCKET/PREFIX, for bodies over 16 MiB that all brokers of the cell share.
-    #[arg(long, value_name = "DIR", requires = "queue")]
+    /// Durable directory or s3://BUCKET/PREFIX, shared by all brokers, for bodies over 16 MiB.
+    #[arg(long, value_name = "DIR|URL", requires = "queue")]
     bodies: Option<PathBuf>,
     /// Monitoring ports of NATS, http://HOST:8222, to see how it syncs.
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "queue")]

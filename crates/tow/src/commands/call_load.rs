@@ -371,7 +371,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 /// Makes it the body of request `number`: the number, only its last bytes if the body is short, and the filler, changed for each number. A
-/// broker that compresses requests finds nothing to compress in it, as in requests of which each is another one.
+/// broker that compresses requests finds nothing to compress in it, as in requests that all differ.
 fn write_body(body: &mut [u8], number: u64, filler: &[u8]) {
     let mask = mixed(number).to_ne_bytes();
     for (bytes, from) in body.chunks_mut(mask.len()).zip(filler.chunks(mask.len())) {

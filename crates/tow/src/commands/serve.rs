@@ -65,7 +65,7 @@ pub struct Arguments {
     /// Publish a file that may still be open for writing once it is unchanged for this long.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration, requires = "watch")]
     settle: Duration,
-    /// Rescan the whole tree at this interval: 1h if not given, in case an event was missed; of a bucket 1min.
+    /// Rescan the whole tree at this interval, in case an event was missed [default: 1h; of a bucket 1min]
     #[arg(long, value_name = "TIME", value_parser = duration, requires = "watch")]
     rescan: Option<Duration>,
     /// Hold deletions back if more than N and a tenth of all paths are due. SIGUSR1 releases them.

@@ -88,9 +88,9 @@ fn without_the_directory_large_requests_are_refused_and_small_ones_go_on() {
     let _echo = work(&[&one.broker], &["echo", "--echo"]);
     let away = shared.folder.path().join("away");
     std::fs::rename(shared.directory(), &away).expect("rename");
-    wait_until("it is noticed", || one.broker.log().contains("the directory of large bodies can't be used"));
+    wait_until("it is noticed", || one.broker.log().contains("the place of large bodies can't be used"));
     let cause = one.await_problem("bodies_away");
-    let words = format!("directory of large bodies: {}: No such file", shared.directory().display());
+    let words = format!("place of large bodies: {}: No such file", shared.directory().display());
     assert!(cause.starts_with(&words), "{cause}");
     let refused = sent(&folder, &[&one], 17 << 20, "3").finish();
     assert!(refused.stderr.contains("503") && refused.stderr.contains("have large bodies"), "{}", refused.stderr);
@@ -177,7 +177,7 @@ fn a_body_that_was_damaged_is_answered_as_failed_and_not_delivered() {
     two.await_leading();
     let _echo = work(&[&two.broker], &["echo", "--echo"]);
     let failed = damaged.finish();
-    let words = "500 the worker failed: the body has other bytes than it had in the directory of large bodies";
+    let words = "500 the worker failed: the body has other bytes than it had in the place of large bodies";
     assert!(failed.stderr.contains(words) && failed.stdout.is_empty(), "{}", failed.stderr);
     assert!(whole.finish().expect_code(0).stdout == content(LARGE), "the reply is another");
     wait_until("their files are removed", || shared.bodies() == 0);
@@ -189,7 +189,7 @@ fn a_broker_whose_directory_is_missing_does_not_start() {
     std::fs::remove_dir_all(shared.directory()).expect("remove");
     let mut command = shared.cell.broker_command(super::ANY);
     let failed = run(command.args(["--bodies", &shared.path()])).expect_code(1);
-    let words = format!("directory of large bodies can't be used: {}: No such file", shared.directory().display());
+    let words = format!("place of large bodies can't be used: {}: No such file", shared.directory().display());
     assert!(failed.stderr.contains(&words) && failed.stderr.contains("Is it mounted?"), "{}", failed.stderr);
     assert!(!shared.directory().exists(), "nothing is made in its place");
 }

@@ -79,7 +79,7 @@ fn while_the_store_is_away_large_requests_are_refused_and_small_ones_go_on() {
     let small = run(&mut call(&[&one.broker], &["echo", "hello", "--timeout", "50"])).expect_code(0);
     assert_eq!(small.stdout, b"hello");
     shared.s3.run();
-    wait_until("it is there again", || one.broker.log().contains("the directory of large bodies is there again"));
+    wait_until("it is there again", || one.broker.log().contains("the place of large bodies is there again"));
     let answered = sent(&shared.folder, &[&one], 17 << 20, "100").finish().expect_code(0);
     assert_eq!(answered.stdout.len(), 17 << 20);
 }

@@ -178,8 +178,7 @@ impl Thread {
                 return true;
             };
             tracing::error!(place = self.place.place(), id = request.id, "the {whose} of a request {why}");
-            let words =
-                format!("the {whose} {why} in the directory of large bodies that the brokers of the cell share");
+            let words = format!("the {whose} {why} in the place of large bodies that the brokers of the cell share");
             (request.body, request.outcome) = (Body::default(), Some((Status::FAILED.0, Body::from(words))));
             request.letter.is_none()
         });
@@ -206,9 +205,9 @@ impl Thread {
         match (found, was_away) {
             (Err(error), false) => tracing::error!(
                 place, %error,
-                "the directory of large bodies can't be used: requests over 16 MiB are refused. Is it mounted? `tow queue init --bodies` makes it, once"
+                "the place of large bodies can't be used: requests over 16 MiB are refused. `tow queue init --bodies` makes it, once; a directory must be mounted"
             ),
-            (Ok(()), true) => tracing::info!(place, "the directory of large bodies is there again"),
+            (Ok(()), true) => tracing::info!(place, "the place of large bodies is there again"),
             _ => {}
         }
     }

@@ -119,14 +119,14 @@ pub enum StoreError {
     #[cfg(feature = "nats")]
     #[error(transparent)]
     Cell(#[from] towpath_cell::nats::NatsError),
-    /// The directory of large bodies that the brokers of a cell share.
+    /// The place of large bodies that the brokers of a cell share.
     #[cfg(feature = "nats")]
     #[error(
-        "the directory of large bodies can't be used: {}: {reason}. Is it mounted? `tow queue init --bodies` makes it, once",
+        "the place of large bodies can't be used: {}: {reason}. `tow queue init --bodies` makes it, once; a directory must be mounted",
         directory.display()
     )]
     Bodies {
-        /// The directory.
+        /// The directory, or the address of a bucket.
         directory: PathBuf,
         /// Why not.
         reason: io::Error,

@@ -17,7 +17,7 @@ const SKEW_MS: u64 = 1000;
 const UNANSWERED: u32 = 2;
 
 const CELL: Subject = Subject::Part("cell");
-const BODIES: Subject = Subject::Part("directory of large bodies");
+const BODIES: Subject = Subject::Part("place of large bodies");
 const QUEUE: &str = "queue of the cell";
 
 /// Problems of a cell. `has_failed`: this broker leads, and can't append.
@@ -231,7 +231,7 @@ mod tests {
         expect(&full, Kind::NearlyFull, "queue of the cell: 91 % used: 640 B of 700 B");
         let monitored = |sync| Monitored { url: String::new(), server: "n0".to_owned(), sync };
         let away = found(|cell| cell.bodies_failure = Some("No such file or directory".to_owned()));
-        expect(&away, Kind::BodiesAway, "directory of large bodies: No such file or directory");
+        expect(&away, Kind::BodiesAway, "place of large bodies: No such file or directory");
         let rarely = Sync::Every(Duration::from_secs(120));
         let rare = found(|cell| cell.nats.monitored = vec![monitored(Sync::Always), monitored(rarely)]);
         assert!(rare.len() == 1 && rare[0].1.contains("NATS server n0 is 2 min, not `always`"), "{rare:?}");

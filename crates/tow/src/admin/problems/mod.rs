@@ -95,8 +95,8 @@ kinds! {
         "A setting of a cell's queue, or of a NATS server, may lose what was accepted"
         "Change it as the cause says. `tow queue check` lists all"
     BodiesAway "bodies_away" Critical
-        "The directory of a cell's large bodies can't be used: requests over 16 MiB are refused"
-        "Mount it again, or look why its disk hangs; the broker looks every 2 s, and goes on by itself"
+        "The directory or bucket of a cell's large bodies can't be used: requests over 16 MiB are refused"
+        "Mount it again, or see why its disk hangs or the store doesn't answer; the broker goes on by itself"
     Full "full" Critical
         "The broker has all the requests that it can hold, and refuses new ones"
         "`tow services` shows what waits. Start workers, purge what nobody needs, or raise `--max-memory`"
