@@ -25,13 +25,24 @@ impl Receiver {
                 PushUpdate::InPlace { digest, durable, seq, same: false }
             }
             Ok(None) => {
-                let names = missing_names(&self.root, &push.local);
-                self.space.remove(push.request.size, names, push.last);
+                self.is_gone(&push);
                 PushUpdate::Failed(conflict(push.request.expected))
             }
-            Err(error) => PushUpdate::Failed(failure(error)),
+            Err(error) => {
+                // Content that came with its push, in no pieces, isn't kept.
+                if push.left > 0 {
+                    self.is_gone(&push);
+                }
+                PushUpdate::Failed(failure(error))
+            }
         };
         (self.send_update)(push.requester, update);
+    }
+
+    /// Nothing of it is kept, and so it takes no space.
+    fn is_gone(&mut self, push: &Push) {
+        let names = missing_names(&self.root, &push.local);
+        self.space.remove(push.request.size, names, push.last);
     }
 
     /// The file is there already.

@@ -125,7 +125,7 @@ fn a_small_file_comes_with_its_push() {
 }
 
 #[test]
-fn what_a_condition_refuses_takes_no_space() {
+fn what_is_not_put_takes_no_space() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("in")).unwrap();
     let there = root.path().join("in/there");
@@ -152,12 +152,14 @@ fn what_a_condition_refuses_takes_no_space() {
     std::fs::write(&there, b"x").unwrap();
     for id in 0..30 {
         let of_there = Expected::Digest(Digest::of(&std::fs::read(&there).unwrap()));
-        let reply = match id % 3 {
+        let reply = match id % 4 {
             0 => offer(id, "in/a/b/c", of_there, true),
-            1 => offer(id, "in/there", Expected::Nothing, true),
+            1 => offer(id, "in/there/x", Expected::Anything, true),
+            2 => offer(id, "in/there", Expected::Nothing, true),
             _ => offer(id, "in/there", of_there, false),
         };
-        assert!(matches!(&reply, Reply::Error(error) if error.code == ErrorCode::Conflict), "{id}: {reply:?}");
+        let code = if id % 4 == 1 { ErrorCode::Io } else { ErrorCode::Conflict };
+        assert!(matches!(&reply, Reply::Error(error) if error.code == code), "{id}: {reply:?}");
     }
     let reply = offer(30, "in/a/b/c", Expected::Nothing, true);
     assert!(matches!(reply, Reply::Pushed(_)), "{reply:?}");
