@@ -29,7 +29,7 @@ pub(super) type Taken = (u64, WrittenLeaves);
 /// The upload of a content.
 #[derive(Debug)]
 pub(super) enum Upload {
-    /// It is put as a whole, or not at all.
+    /// None: the content is put as a whole, or not at all.
     No,
     /// The store was asked for it.
     Beginning,
