@@ -110,8 +110,9 @@ impl Bucket {
     fn put_in(&self, path: &str, content: Bytes, metadata: &Metadata, mode: PutMode) -> Result<Option<String>, Error> {
         let key = self.0.key(path)?;
         let options = PutOptions { mode, attributes: attributes(metadata), ..PutOptions::default() };
+        let length = content.len();
         let put = async {
-            let put = self.0.objects.put_opts(&key, PutPayload::from_bytes(content), options).await;
+            let put = self.0.puts.put_opts(&key, PutPayload::from_bytes(content), options).await;
             put.map_err(|error| match error {
                 object_store::Error::AlreadyExists { .. } => {
                     Error::new(Kind::Changed, self.0.place(key.as_ref()), "it exists")
@@ -119,7 +120,7 @@ impl Bucket {
                 error => self.0.failed(&key, &error),
             })
         };
-        self.0.block_on(key.as_ref(), put).map(|put| put.e_tag)
+        self.0.block_on_put(key.as_ref(), length, put).map(|put| put.e_tag)
     }
 
     /// Begins to put an object in parts.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Time in which a connection has to be there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a store has to send or take something.
+/// Time in which a store has to send something. Of a request with a body it would count from its beginning: those have none.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 /// Repetitions of a request that failed for a passing reason, and the time for all of them.
 const RETRIES_MAX: usize = 5;
