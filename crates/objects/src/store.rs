@@ -55,8 +55,8 @@ impl Store {
         let _entered = runtime.enter();
         let Settings { builder, client, bucket_endpoint, region, anonymous, request_payer } =
             Settings::find(url, options)?;
-        let patient = client.clone().with_read_timeout_disabled();
-        let puts = builder.clone().with_client_options(patient).build().map_err(|error| failed(&error))?;
+        let unlimited = client.clone().with_read_timeout_disabled();
+        let puts = builder.clone().with_client_options(unlimited).build().map_err(|error| failed(&error))?;
         let client = ReqwestConnector::default().connect(&client).map_err(|error| failed(&error))?;
         let objects = builder.build().map_err(|error| failed(&error))?;
         Ok(Store { url: url.clone(), objects, puts, client, bucket_endpoint, region, anonymous, request_payer })

@@ -224,6 +224,22 @@ fn keys_of_all_kinds_are_listed() {
 }
 
 #[test]
+fn pages_without_entries_are_passed_over() {
+    let store = Store::start();
+    let bucket = bucket(&store);
+    store.put("models/dir/a", *b"x");
+    let mut left = 0;
+    store.fail(move |_| {
+        left = (left + 1) % 3;
+        (left > 0).then_some(Fault::EmptyPage)
+    });
+    assert!(bucket.is_directory("dir").unwrap() && !bucket.is_directory("other").unwrap());
+    assert_eq!(bucket.list("dir", None).unwrap().objects.len(), 1);
+    store.fail(|_| Some(Fault::EmptyPage));
+    assert!(bucket.is_directory("dir").unwrap_err().to_string().contains("no entries"));
+}
+
+#[test]
 fn a_store_that_is_not_there_is_unreachable() {
     let mut options = Options::default();
     // Nobody listens there: the port was free a moment ago.
