@@ -252,8 +252,12 @@ impl SpooledBody {
         }
     }
 
-    /// Reads a body that all brokers of a cell have, and says how it differs from what was written. Calls `moves` after each piece. One that isn't all
-    /// there yet is checked as it comes.
+    /// Whether it comes from elsewhere as it is read, and is checked then.
+    pub fn is_coming(&self) -> bool {
+        self.coming.is_some()
+    }
+
+    /// Reads a body that all brokers of a cell have, and says how it differs from what was written. Calls `moves` after each piece.
     pub fn damage(&self, mut moves: impl FnMut()) -> io::Result<Option<&'static str>> {
         let Some(place) = self.place.as_ref().filter(|_| self.coming.is_none()) else { return Ok(None) };
         if self.file.metadata()?.len() != place.length {

@@ -102,7 +102,7 @@ struct Known {
     dropped: BTreeSet<usize>,
     /// A worker has been given it.
     is_tried: bool,
-    /// Those that have said so after a worker had it.
+    /// Those that have said so after a worker had it, or it was acknowledged.
     over: BTreeSet<usize>,
 }
 
@@ -158,7 +158,7 @@ impl History {
                         known.dropped.insert(*node);
                         // An absent client's number that never came is said to be over by the broker's memory alone. If that is lost before the
                         // client has the answer, the request is executed, and has one outcome.
-                        if known.is_tried {
+                        if known.is_tried || !known.acknowledged.is_empty() {
                             known.over.insert(*node);
                         }
                         continue;

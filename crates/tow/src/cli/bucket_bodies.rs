@@ -8,16 +8,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use towpath_objects::{Bucket, Error, Kind, ObjectUrl, Options, Reading, Upload};
+use towpath_objects::{Bucket, Error, Kind, ObjectUrl, Options, Reading};
 use towpath_requests::LargeBody;
 use towpath_sockets::ComingFile;
 use towpath_spool::{BodyName, BodyPlace, FreshBody, SharedBodies, Spool, SpooledBody};
 
-/// Length of parts. A body of this many parts, S3's most, has 80 GB.
+/// Length of parts. A body of this many parts, S3's most, has 78 GiB.
 const PART_BYTES: u64 = 8 << 20;
 const PARTS_MAX: u64 = 10_000;
 /// Parts of a body that are put at a time. Each is in memory.
@@ -86,10 +86,10 @@ impl BucketBodies {
     /// Puts a body, and returns its digest.
     fn put(&self, key: &str, body: &SpooledBody) -> io::Result<[u8; 32]> {
         if body.length() > PARTS_MAX * PART_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a body in a bucket has 80 GB at most"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a body in a bucket has 78 GiB at most"));
         }
         let upload = self.noted(self.0.bucket.upload(key, &Vec::new()))?;
-        let digest = put_parts(&upload, body);
+        let digest = put_parts(body, |number, part| self.noted(upload.part(number, part)));
         let done = digest.and_then(|digest| self.noted(upload.complete()).map(|_| digest));
         if done.is_err()
             && let Err(error) = upload.abort()
@@ -100,21 +100,25 @@ impl BucketBodies {
     }
 }
 
-/// Reads and hashes a body, and puts its parts on a few threads.
-fn put_parts(upload: &Upload, body: &SpooledBody) -> io::Result<[u8; 32]> {
+/// Reads and hashes a body, and puts its parts by this function on a few threads.
+fn put_parts(body: &SpooledBody, put: impl Fn(usize, Bytes) -> io::Result<()> + Sync) -> io::Result<[u8; 32]> {
     let (parts, todo) = sync_channel::<(usize, Bytes)>(0);
-    let todo = Mutex::new(todo);
+    let (todo, has_failed, put) = (Arc::new(Mutex::new(todo)), &AtomicBool::new(false), &put);
     std::thread::scope(|scope| {
-        let put = || {
-            loop {
-                let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok((number, part)) = next else { return Ok(()) };
-                upload.part(number, part).map_err(as_io)?;
-            }
+        let start = || {
+            let todo = Arc::clone(&todo);
+            scope.spawn(move || {
+                loop {
+                    let next = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok((number, part)) = next else { return Ok(()) };
+                    put(number, part).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))?;
+                }
+            })
         };
-        let threads: Vec<_> = (0..PARTS_AT_A_TIME).map(|_| scope.spawn(put)).collect();
-        let (mut hasher, mut done) = (blake3::Hasher::new(), 0);
-        let mut number = 0;
+        let threads: Vec<_> = (0..PARTS_AT_A_TIME).map(|_| start()).collect();
+        // With the last thread, nobody receives any more, and sending fails.
+        drop(todo);
+        let (mut hasher, mut done, mut number) = (blake3::Hasher::new(), 0, 0);
         let read = loop {
             let length = PART_BYTES.min(body.length() - done);
             if length == 0 {
@@ -125,10 +129,7 @@ fn put_parts(upload: &Upload, body: &SpooledBody) -> io::Result<[u8; 32]> {
                 break Err(error);
             }
             hasher.update(&part);
-            // All threads have failed.
-            if threads.iter().all(std::thread::ScopedJoinHandle::is_finished)
-                || parts.send((number, part.into())).is_err()
-            {
+            if has_failed.load(Ordering::Relaxed) || parts.send((number, part.into())).is_err() {
                 break Ok(());
             }
             (done, number) = (done + length, number + 1);
@@ -317,5 +318,46 @@ impl Coming {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         self.write(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::sync::Barrier;
+
+    /// A body of six parts.
+    fn body(folder: &Path) -> Arc<SpooledBody> {
+        let mut body = Spool::open(Some(folder)).unwrap().create().unwrap();
+        body.write(&vec![7; (5 * PART_BYTES + 1) as usize]).unwrap();
+        body.finish()
+    }
+
+    #[test]
+    fn a_store_that_fails_in_the_middle_ends_the_upload() {
+        let folder = tempfile::tempdir().unwrap();
+        let body = body(folder.path());
+        // All threads fail while the next part waits for one of them.
+        let all = Barrier::new(PARTS_AT_A_TIME);
+        let failed = put_parts(&body, |_, _| {
+            all.wait();
+            Err(io::Error::other("away"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "away");
+        let tried = AtomicU64::new(0);
+        let failed = put_parts(&body, |_, _| match tried.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::Error::other("refused")),
+            _ => Ok(()),
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "refused");
+        let lengths = Mutex::new(std::collections::BTreeMap::new());
+        let digest = put_parts(&body, |number, part| {
+            lengths.lock().unwrap().insert(number, part.len() as u64);
+            Ok(())
+        });
+        assert_eq!(digest.unwrap(), *blake3::hash(&vec![7; (5 * PART_BYTES + 1) as usize]).as_bytes());
+        let lengths: Vec<u64> = lengths.into_inner().unwrap().into_values().collect();
+        assert_eq!(lengths, [PART_BYTES, PART_BYTES, PART_BYTES, PART_BYTES, PART_BYTES, 1]);
     }
 }

@@ -43,6 +43,8 @@ struct State {
     failure: Option<String>,
     /// Since when the thread has been in the file system.
     since: Option<Instant>,
+    /// Number of the check whose answer is wanted; 0: none.
+    wanted_check: u64,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -91,12 +93,14 @@ impl Keeper {
     /// each request whose body is damaged.
     pub fn check(&mut self, content: Recovered) {
         self.check = (self.check.0 + 1, true);
+        locked(&self.state).wanted_check = self.check.0;
         let _ = self.jobs.send(Job::Check(self.check.0, content));
     }
 
     /// The answer to the last check isn't wanted any more.
     pub fn give_up_check(&mut self) {
         self.check.1 = false;
+        locked(&self.state).wanted_check = 0;
     }
 
     /// The content that was last given to [`Keeper::check`], once that is done.
@@ -131,7 +135,7 @@ impl Thread {
         loop {
             match todo.recv_timeout(LOOK_EVERY) {
                 Ok(Job::Check(number, mut content)) => {
-                    self.check(&mut content);
+                    self.check(number, &mut content);
                     let _ = self.done_checks.send((number, content));
                     self.waker.wake();
                 }
@@ -163,19 +167,28 @@ impl Thread {
         Ok(Body::large(self.place.keep(name, &spooled, &mut || self.moves())?))
     }
 
-    /// Answers requests whose bodies are damaged, and leaves out dead letters with such bodies.
-    fn check(&self, content: &mut Recovered) {
-        let (began, mut count, mut bytes) = (Instant::now(), 0, 0);
+    /// Answers requests whose bodies are damaged, and leaves out dead letters with such bodies. Ends early if the answer isn't wanted any more.
+    fn check(&self, number: u64, content: &mut Recovered) {
+        let (began, mut count, mut unchecked, mut bytes) = (Instant::now(), 0, 0, 0);
         content.requests.retain_mut(|request| {
+            if locked(&self.state).wanted_check != number {
+                return true;
+            }
             let (body, whose) = match &request.outcome {
                 Some((_, reply)) => (reply, "reply"),
                 None => (&request.body, "body"),
             };
-            let Some(why) = self.damage(body) else {
-                if body.as_large().is_some() {
+            let Some(spooled) = SpooledBody::of(body) else { return true };
+            let why = match self.damage(&spooled) {
+                Some(Some(why)) => why,
+                Some(None) => {
                     (count, bytes) = (count + 1, bytes + body.length());
+                    return true;
                 }
-                return true;
+                None => {
+                    unchecked += 1;
+                    return true;
+                }
             };
             tracing::error!(place = self.place.place(), id = request.id, "the {whose} of a request {why}");
             let words = format!("the {whose} {why} in the place of large bodies that the brokers of the cell share");
@@ -183,17 +196,17 @@ impl Thread {
             request.letter.is_none()
         });
         let (mib, seconds) = (bytes >> 20, began.elapsed().as_secs_f64());
-        tracing::info!(count, mib, seconds, "large bodies were checked");
+        tracing::info!(count, mib, unchecked, seconds, "large bodies were checked");
     }
 
-    /// How a body differs from what it was when it was kept. One that can't be read now may be read later.
-    fn damage(&self, body: &Body) -> Option<&'static str> {
-        let spooled = SpooledBody::of(body)?;
-        let checked = during(&self.state, || spooled.damage(|| self.moves()));
-        checked.unwrap_or_else(|error| {
-            tracing::warn!(place = self.place.place(), %error, "a large body can't be checked");
-            None
-        })
+    /// How a body differs from what it was when it was kept. `None`: that isn't known, since it can't be read now, or is checked when it is sent.
+    fn damage(&self, body: &SpooledBody) -> Option<Option<&'static str>> {
+        if body.is_coming() {
+            return None;
+        }
+        during(&self.state, || body.damage(|| self.moves()))
+            .inspect_err(|error| tracing::warn!(place = self.place.place(), %error, "a large body can't be checked"))
+            .ok()
     }
 
     /// Looks whether the directory is there.
