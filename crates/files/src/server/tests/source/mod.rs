@@ -9,12 +9,14 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::root::RootError;
 use crate::server::client_root::ClientRoot;
+use crate::server::open_file::OpenFile;
 use crate::server::source::memory::{Call, Memory};
 use crate::server::source::{Attributes, Content, Listed, Opened, OpenedDir, Pages, Source};
-use crate::server::{CatalogueStats, PushOptions, ServeError, WatchOptions};
+use crate::server::{CatalogueStats, Failure, PushOptions, ServeError, WatchOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use towpath_rules::{Origin, Rules};
+use towpath_sockets::page_cache::Residency;
 
 /// Bytes that a read of the store gives at most: no divisor of anything.
 const READ_BYTES: usize = 10_007;
@@ -91,6 +93,29 @@ fn pieces_that_are_in_local_files_are_sent_from_there() {
     client.send(&[b"fetch", b"large/two", b"5", b"1000000"]);
     assert!(client.receive()[0][..] == tree["large/two"][5..1_000_005]);
     assert_eq!(reads.load(Ordering::Relaxed), 0, "the plain dialect hashes nothing");
+    get_all(&server, folder.path());
+    assert!(read_tree(folder.path()) == tree);
+}
+
+/// A disk that can't be read.
+struct BadDisk;
+
+impl Storage for BadDisk {
+    fn probe(&self, _: &OpenFile, _: u64, _: u64) -> Residency {
+        Residency::Uncached
+    }
+
+    fn prefetch(&self, _: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
+        Err(Failure::io(&std::io::Error::other("the disk is broken")))
+    }
+}
+
+#[test]
+fn pieces_whose_local_files_cannot_be_read_come_from_the_source() {
+    let (memory, tree) = filled();
+    memory.keep_in_files();
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(memory)), Box::new(BadDisk));
+    let folder = TempDir::new().unwrap();
     get_all(&server, folder.path());
     assert!(read_tree(folder.path()) == tree);
 }
