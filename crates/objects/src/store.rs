@@ -1,6 +1,6 @@
 //! A store as all requests need it.
 
-use crate::settings::Settings;
+use crate::settings::{PUT_RETRY_TIME, Settings, retry};
 use crate::{Error, Kind, ObjectUrl, Options};
 use object_store::aws::AmazonS3;
 use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
@@ -56,7 +56,8 @@ impl Store {
         let Settings { builder, client, bucket_endpoint, region, anonymous, request_payer } =
             Settings::find(url, options)?;
         let unlimited = client.clone().with_read_timeout_disabled();
-        let puts = builder.clone().with_client_options(unlimited).build().map_err(|error| failed(&error))?;
+        let puts = builder.clone().with_client_options(unlimited).with_retry(retry(PUT_RETRY_TIME));
+        let puts = puts.build().map_err(|error| failed(&error))?;
         let client = ReqwestConnector::default().connect(&client).map_err(|error| failed(&error))?;
         let objects = builder.build().map_err(|error| failed(&error))?;
         Ok(Store { url: url.clone(), objects, puts, client, bucket_endpoint, region, anonymous, request_payer })
