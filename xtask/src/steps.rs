@@ -52,6 +52,9 @@ const WAITING: &[(&str, &str)] = &[("RUST_TEST_THREADS", "4")];
 const LONG: &[(&str, &str)] =
     &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SEEDS", "3000")];
 
+/// Features that a build by default lacks. The steps build with them, once for all of them; packages have them, too.
+pub const FEATURES: &str = "towpath/nats,towpath/s3";
+
 /// How to run the steps.
 pub struct Options {
     /// Go on after a step that failed.
@@ -140,9 +143,7 @@ impl Step {
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Quick => "unit tests within src, with few cases of property tests",
             Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
-            Self::Cell => {
-                "brokers of a cell on real NATS servers, and a real S3 server, where those can be installed, with the features nats and s3"
-            }
+            Self::Cell => "brokers of a cell on real NATS servers, and a real S3 server, where those can be installed",
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Stacks => {
                 "the examples in other languages, and JeroMQ, go-zeromq and zeromq.js, as far as they can be installed"
@@ -173,21 +174,19 @@ impl Step {
             }
             Self::Browser => return browser::run(),
             Self::Site => return site::run(),
-            Self::Cell => return cell(),
+            Self::Cell => return cell(options.jobs),
             Self::Stacks => return python::stacks(),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
-            Self::Clippy => check(
-                cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),
-            ),
+            Self::Clippy => clippy(),
             Self::Crates => crates::check(),
             Self::Docs => {
-                let doc = ["doc", "--workspace", "--no-deps"];
+                let doc = ["doc", "--workspace", "--no-deps", "--features", FEATURES];
                 check(cargo().args(doc).args(locked()).env("RUSTDOCFLAGS", "-D warnings"))
             }
             Self::Quick => tests::run(Selection::Quick, options.jobs, QUICK),
             Self::Unit => {
                 tests::run(Selection::Unit, options.jobs, long)?;
-                check(cargo().args(["test", "--workspace", "--doc"]).args(locked()))
+                check(cargo().args(["test", "--workspace", "--doc", "--features", FEATURES]).args(locked()))
             }
             Self::Integration => tests::run(Selection::Integration, options.jobs, &[long, WAITING].concat()),
             Self::Dist => {
@@ -202,25 +201,28 @@ impl Step {
 
 /// Builds `tow` and the examples, as the tests of the workspace do: a smaller selection would have other features, and compile once more.
 pub fn build() -> Result<(), String> {
-    check(cargo().args(["test", "--workspace", "--no-run"]).args(locked()))
+    check(cargo().args(["test", "--workspace", "--no-run", "--features", FEATURES]).args(locked()))
 }
 
-/// Lints what only the features `nats` and `s3` have, and tests it. The other steps are without it, as a build is by default.
-fn cell() -> Result<Outcome, String> {
-    let crates =
-        ["-p", "towpath-cell", "-p", "towpath-broker", "-p", "towpath", "--features", "towpath/nats,towpath/s3"];
-    let lints = ["--lib", "--bins", "--", "-D", "warnings"];
-    check(cargo().arg("clippy").args(crates).args(locked()).args(lints))?;
-    let (nats, weed) = match python::nats_server().and_then(|nats| Ok((nats, python::weed()?))) {
-        Ok(servers) => servers,
-        Err(why) if in_ci() => return Err(why),
-        Err(why) => return Ok(Outcome::Skipped(why)),
-    };
-    check(cargo().args(["test", "-p", "towpath-cell", "--lib", "--features", "nats"]).args(locked()))?;
-    let tests = ["test", "-p", "towpath", "--test", "cell", "--test", "bucket", "--features", "nats,s3"];
-    let servers = [("NATS_SERVER", nats), ("WEED", weed)];
-    check(cargo().args(tests).args(locked()).envs(servers).envs(WAITING.iter().copied()))?;
-    Ok(Outcome::Passed)
+/// Lints everything with all features, and what is another code without them.
+fn clippy() -> Result<(), String> {
+    let refused = ["--", "-D", "warnings"];
+    let all = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
+    check(cargo().args(all).args(locked()).args(refused))?;
+    let by_default = ["clippy", "-p", "towpath", "-p", "towpath-broker", "-p", "towpath-cell", "--lib", "--bins"];
+    check(cargo().args(by_default).args(locked()).args(refused))
+}
+
+fn cell(jobs: usize) -> Result<Outcome, String> {
+    match python::nats_server().and_then(|nats| Ok((nats, python::weed()?))) {
+        Ok((nats, weed)) => {
+            let servers = [("NATS_SERVER", &*nats.to_string_lossy()), ("WEED", &*weed.to_string_lossy())];
+            tests::run(Selection::Cell, jobs, &[&servers, WAITING].concat())?;
+            Ok(Outcome::Passed)
+        }
+        Err(why) if in_ci() => Err(why),
+        Err(why) => Ok(Outcome::Skipped(why)),
+    }
 }
 
 /// Checks deny.toml's rules, where cargo-deny is installed.

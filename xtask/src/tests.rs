@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::steps::{locked, show};
+use crate::steps::{FEATURES, locked, show};
 use crate::{cargo, target};
 
 /// A binary that takes longer hangs, and is ended.
@@ -24,6 +24,8 @@ pub enum Selection {
     Unit,
     /// Those of the real `tow` binary.
     Integration,
+    /// Those of the real `tow` binary that need servers of others: NATS, S3.
+    Cell,
 }
 
 /// A test binary that cargo has built.
@@ -33,7 +35,8 @@ struct Binary {
     name: String,
     folder: PathBuf,
     executable: PathBuf,
-    integration: bool,
+    /// The selection that it belongs to.
+    selection: Selection,
 }
 
 impl Binary {
@@ -45,8 +48,7 @@ impl Binary {
 /// Builds and runs the selected tests, `jobs` binaries at a time. Goes on after a failure, and names all that failed.
 pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> Result<(), String> {
     let mut binaries = build(selection)?;
-    binaries
-        .retain(|binary| selection == Selection::Quick || binary.integration == (selection == Selection::Integration));
+    binaries.retain(|binary| selection == Selection::Quick || binary.selection == selection);
     let queue = Mutex::new(VecDeque::from(binaries));
     let failed = Mutex::new(Vec::new());
     let worker = || {
@@ -68,7 +70,8 @@ pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> R
 /// Builds the same packages for every selection, since others would have other features and compile once more.
 fn build(selection: Selection) -> Result<Vec<Binary>, String> {
     let mut command = cargo();
-    command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]).args(locked());
+    let json = "--message-format=json-render-diagnostics";
+    command.args(["test", "--workspace", "--no-run", "--features", FEATURES, json]).args(locked());
     if selection == Selection::Quick {
         command.args(["--lib", "--bins"]);
     }
@@ -90,10 +93,16 @@ fn binary(message: &Value) -> Option<Binary> {
     }
     let kind = message["target"]["kind"][0].as_str()?;
     let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let name = message["target"]["name"].as_str()?;
+    let is_integration = kind == "test" && folder.ends_with("crates/tow");
     Some(Binary {
         package: folder.file_name()?.to_string_lossy().into_owned(),
-        name: format!("{kind} {}", message["target"]["name"].as_str()?),
-        integration: kind == "test" && folder.ends_with("crates/tow"),
+        name: format!("{kind} {name}"),
+        selection: match name {
+            _ if !is_integration => Selection::Unit,
+            "bucket" | "cell" => Selection::Cell,
+            _ => Selection::Integration,
+        },
         executable: message["executable"].as_str()?.into(),
         folder,
     })

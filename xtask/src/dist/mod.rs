@@ -10,7 +10,7 @@ mod rpm;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::steps::{check as run, show};
+use crate::steps::{FEATURES, check as run, show};
 use crate::{cargo, target, workspace};
 
 /// The options of `cargo xtask dist`.
@@ -59,7 +59,7 @@ fn build(epoch: &str) -> Result<PathBuf, String> {
     let rust = places.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let c = places.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
     let mut command = cargo();
-    command.args(["build", "--release", "--locked", "--package", "towpath", "--bin", "tow"]);
+    command.args(["build", "--release", "--locked", "--package", "towpath", "--bin", "tow", "--features", FEATURES]);
     command.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "));
     run(command.env("SOURCE_DATE_EPOCH", epoch))?;
     Ok(target().join("release/tow"))

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::output;
 use super::pack::{files_in, read};
 use crate::cargo;
-use crate::steps::locked;
+use crate::steps::{FEATURES, locked};
 
 /// How the names of files with licences and notices begin, in lower case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "notice", "unlicense"];
@@ -16,7 +16,8 @@ const NAMES: [&str; 5] = ["license", "licence", "copying", "notice", "unlicense"
 /// Each text once, below the crates that have it.
 pub fn notices() -> Result<String, String> {
     let mut tree = cargo();
-    tree.args(["tree", "--package", "towpath", "--edges", "normal", "--prefix", "none", "--format", "{p}"]);
+    tree.args(["tree", "--package", "towpath", "--features", FEATURES, "--edges", "normal"]);
+    tree.args(["--prefix", "none", "--format", "{p}"]);
     let tree = output(tree.args(locked()))?;
     // "name v1.2.3", and more for the workspace's own crates and those that build code.
     let name = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");

@@ -85,10 +85,12 @@ pub(super) fn put_small(
     if !check(&content.destination, &content.spec.local, expected, cancelled)? {
         return Ok(None);
     }
-    let open = content.open()?;
-    let written = open.file.write_all_at(data, 0).map_err(|error| io_error("cannot write", &error));
-    open.wrote(data.len() as u64);
-    written.and_then(|()| put(content, &open, expected, durable, cancelled)).inspect_err(|_| content.abandon())
+    let installed = content.open().and_then(|open| {
+        let written = open.file.write_all_at(data, 0).map_err(|error| io_error("cannot write", &error));
+        open.wrote(data.len() as u64);
+        written.and_then(|()| put(content, &open, expected, durable, cancelled))
+    });
+    installed.inspect_err(|_| content.abandon())
 }
 
 /// Gives the file its name, if what has it is as expected until right before.

@@ -44,7 +44,7 @@ impl IdleTimer {
 /// Whether a reply is no progress unless the client waits for just this one.
 pub(crate) fn is_no_progress(reply: &Reply) -> bool {
     match reply {
-        Reply::Unknown | Reply::Hello(_) | Reply::Cancelled(_) => true,
+        Reply::Unknown | Reply::Hello(_) | Reply::Cancelled(_) | Reply::Slow(_) => true,
         Reply::Files(files) => files.files.is_empty(),
         _ => false,
     }

@@ -97,7 +97,8 @@ fn is_share(lost: u64, all: u64) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct BufferWatch {
     last: Option<(TcpInfo, Instant)>,
-    found: Option<TcpBuffer>,
+    /// Those that were found, by buffer.
+    found: [bool; 2],
 }
 
 impl BufferWatch {
@@ -110,7 +111,10 @@ impl BufferWatch {
     pub(crate) fn look(&mut self, (tcp, untaken): (TcpInfo, u64), now: Instant) -> Option<TcpBuffer> {
         let (before, _) = self.last.replace((tcp, now))?;
         match Tcp::new(tcp, Some(before), untaken).held_by()? {
-            Held::Buffer(buffer) => (self.found.replace(buffer) != Some(buffer)).then_some(buffer),
+            Held::Buffer(buffer) => {
+                let found = self.found.get_mut(buffer as usize)?;
+                (!std::mem::replace(found, true)).then_some(buffer)
+            }
             Held::Network | Held::Receiver => None,
         }
     }
@@ -135,12 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_that_limits_is_found_once() {
+    fn each_buffer_that_limits_is_found_once() {
         let start = Instant::now();
         let at = |seconds: u64| (start + Duration::from_secs(seconds), Duration::from_secs(seconds));
-        let tcp = |busy, limited| TcpInfo {
+        let tcp = |busy, buffer_limited, window_limited| TcpInfo {
             busy,
-            buffer_limited: limited,
+            buffer_limited,
+            window_limited,
+            window_bytes: Some(64 << 10),
+            unacked_segments: 40,
             round_trip: Duration::from_millis(300),
             segment_bytes: 1448,
             ..TcpInfo::default()
@@ -150,13 +157,15 @@ mod tests {
         for second in 0..30 {
             let (now, busy) = at(second);
             assert!(watch.is_due(now));
-            // A window that fills; then the network; then the buffer.
-            let limited = Duration::from_secs(second.saturating_sub(10));
-            found.extend(watch.look((tcp(busy, limited), 1 << 20), now).map(|buffer| (second, buffer)));
+            // The network; then the buffer that sends; then now this one, now the other.
+            let window_limited = second.saturating_sub(20) / 2;
+            let limited = second.saturating_sub(10) - window_limited;
+            let of = tcp(busy, Duration::from_secs(limited), Duration::from_secs(window_limited));
+            found.extend(watch.look((of, 1 << 20), now).map(|buffer| (second, buffer)));
             assert!(!watch.is_due(now + LOOK_EVERY / 2));
         }
-        assert_eq!(found, [(11, TcpBuffer::Send)]);
+        assert_eq!(found, [(11, TcpBuffer::Send), (22, TcpBuffer::Receive)]);
         // Nothing waits.
-        assert_eq!(BufferWatch::default().look((tcp(Duration::ZERO, Duration::ZERO), 0), start), None);
+        assert_eq!(BufferWatch::default().look((tcp(Duration::ZERO, Duration::ZERO, Duration::ZERO), 0), start), None);
     }
 }

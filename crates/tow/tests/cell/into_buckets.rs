@@ -131,10 +131,14 @@ fn cut_connections_to_the_store_are_made_again() {
     write(folder.path(), "large", &content(LARGE));
     let server = Server::start(folder.path());
     let proxy = Proxy::start(s3.port());
-    // The third connection is for a part at the earliest.
-    proxy.cut_after([u64::MAX, u64::MAX, 0, 0]);
+    proxy.slow_down_senders(2 << 20);
     let endpoint = format!("http://{}", proxy.url("").trim_start_matches("tcp://").trim_end_matches('/'));
     let mut command = get(&server, "", &address(""), &["--s3-endpoint", &endpoint]);
-    run(credentials(&mut command)).expect_code(0);
+    let process = Process::start(credentials(&mut command));
+    wait_until("a part is on its way", || proxy.sent() > 1 << 20);
+    let connections = proxy.connections();
+    proxy.cut_now();
+    process.finish().expect_code(0);
+    assert!(proxy.connections() > connections, "all went over {connections} connections");
     assert!(s3.content("large") == content(LARGE));
 }

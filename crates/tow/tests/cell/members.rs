@@ -217,7 +217,7 @@ fn lost_quorum_is_a_problem_of_all_members() {
         let cause = member.await_problem("cell_stopped");
         assert!(cause.starts_with("cell: nothing can be appended to its log: "), "{cause}");
     }
-    assert_eq!(leader.operate(&["status", "--check"]).status.code(), Some(11));
+    wait_until("the status is that of a problem", || leader.operate(&["status", "--check"]).status.code() == Some(11));
     cell.nats.start_node(1);
     cell.nats.start_node(2);
     let is_over =

@@ -149,8 +149,12 @@ class Numbered:
             elif kind == 0x44:
                 number, status, retry_ms, length = take("QHIB")
                 reason = take_bytes(length)
-                assert number in self.asked and retry_ms, f"{number} is refused: {status} {reason}"
-                self.again[number] = time.monotonic() + retry_ms / 1000
+                assert retry_ms, f"{number} is refused: {status} {reason}"
+                if number in self.asked:
+                    self.again[number] = time.monotonic() + retry_ms / 1000
+                else:
+                    # It was sent again before its outcome came.
+                    assert not self.outcomes.get(number), f"{number} is refused, but was accepted: {status} {reason}"
             else:
                 raise AssertionError(f"a record of the kind {kind:#x}")
 

@@ -1,6 +1,7 @@
 //! The thread that checks leaves, gathers them to parts, and has the store asked.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -109,8 +110,8 @@ impl Assembler {
         reports: Sender<DiskReport>,
         shared: Arc<Shared>,
         wake: Box<dyn Fn() + Send + Sync>,
-    ) -> Assembler {
-        Assembler {
+    ) -> io::Result<Assembler> {
+        Ok(Assembler {
             store,
             prefix,
             options,
@@ -119,13 +120,14 @@ impl Assembler {
             reports,
             shared,
             wake,
-            pool: BlockingPool::new(LIMITS),
-            aborts: BlockingPool::new(ABORT_LIMITS),
+            // With a first thread, so that each request has an answer.
+            pool: BlockingPool::started(LIMITS)?,
+            aborts: BlockingPool::started(ABORT_LIMITS)?,
             has_ended: Arc::default(),
             requests: 0,
             uncertain: 0,
             contents: HashMap::new(),
-        }
+        })
     }
 
     /// Works until it is to end, or nobody wants anything any more.
@@ -180,9 +182,8 @@ impl Assembler {
             };
             let _ = answers.send(Event::Answer(answer));
         };
-        if let Err(error) = self.pool.submit(0, 0, job) {
-            self.fail_all(&ObjectError { is_for_all: true, message: format!("cannot start a thread: {error}") });
-        }
+        // Fails only without any thread.
+        let _ = self.pool.submit(0, 0, job);
     }
 
     /// The key of a path.
@@ -296,7 +297,13 @@ impl Assembler {
         let content =
             key.and_then(|key| Content::new(spec.clone(), key).map_err(|message| DiskError { full: false, message }));
         match content {
-            Ok(content) => drop(self.contents.insert(id, content)),
+            Ok(content) => {
+                let is_one_part = content.is_one_part();
+                self.contents.insert(id, content);
+                if !is_one_part {
+                    self.begin_upload(id);
+                }
+            }
             Err(error) => drop(self.contents.insert(id, Content::failed(spec, error))),
         }
     }
@@ -381,13 +388,13 @@ impl Assembler {
             }
             return;
         }
-        match &content.upload {
-            Upload::No if content.is_next_whole() => self.begin_upload(id),
-            Upload::No | Upload::Beginning => {}
-            Upload::Begun(upload) => {
-                let upload = Arc::clone(upload);
-                self.put_parts(id, &upload);
-            }
+        while let Some((index, part)) = content.take_part() {
+            self.shared.queued_bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
+            content.waiting.push((index, part));
+        }
+        if let Upload::Begun(upload) = &content.upload {
+            let upload = Arc::clone(upload);
+            self.put_parts(id, &upload);
         }
     }
 
@@ -422,12 +429,12 @@ impl Assembler {
     }
 
     fn put_parts(&mut self, id: ContentKey, upload: &Arc<dyn ObjectUpload>) {
-        while let Some(content) = self.contents.get_mut(&id)
-            && let Some((index, part)) = content.take_part()
-        {
-            content.on_their_way += 1;
+        let waiting = self.contents.get_mut(&id).map(|content| {
+            content.on_their_way += content.waiting.len();
+            std::mem::take(&mut content.waiting)
+        });
+        for (index, part) in waiting.into_iter().flatten() {
             let bytes = part.len() as u64;
-            self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
             let (upload, index) = (Arc::clone(upload), u32::try_from(index).unwrap_or(u32::MAX));
             self.ask(
                 move |_| Answer::Part { content: id, bytes, done: upload.put_part(index, part) },
@@ -526,11 +533,13 @@ impl Assembler {
         let failure = self.failed(&content.spec.local, error);
         if let Some(content) = self.contents.get_mut(&id) {
             content.fail(failure);
+            drop_waiting(&self.shared, content);
         }
     }
 
     /// Removes what was put of a content that isn't wanted.
-    fn drop_content(&mut self, content: Content) {
+    fn drop_content(&mut self, mut content: Content) {
+        drop_waiting(&self.shared, &mut content);
         if let Upload::Begun(upload) = content.upload {
             self.abort(upload);
         }
@@ -545,9 +554,12 @@ impl Assembler {
             let (key, done) = (format!("{upload:?}"), upload.abort());
             let _ = answers.send(Event::Answer(Answer::Aborted { key, done }));
         };
-        if self.aborts.submit(0, 0, job).is_err() {
-            self.requests -= 1;
-            self.uncertain -= 1;
-        }
+        let _ = self.aborts.submit(0, 0, job);
     }
+}
+
+/// Drops parts that wait for an upload which isn't wanted.
+fn drop_waiting(shared: &Shared, content: &mut Content) {
+    let bytes = content.waiting.drain(..).map(|(_, part)| part.len() as u64).sum();
+    shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
 }

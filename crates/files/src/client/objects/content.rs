@@ -29,7 +29,7 @@ pub(super) type Taken = (u64, WrittenLeaves);
 /// The upload of a content.
 #[derive(Debug)]
 pub(super) enum Upload {
-    /// Nothing was sent.
+    /// None: the content is put as a whole, or not at all.
     No,
     /// The store was asked for it.
     Beginning,
@@ -47,6 +47,8 @@ pub(super) struct Content {
     /// The first part that isn't whole, or wasn't taken.
     next: u64,
     pub(super) upload: Upload,
+    /// Parts that were taken, and wait for the upload to begin.
+    pub(super) waiting: Vec<(u64, Bytes)>,
     /// Parts that the store has not taken yet.
     pub(super) on_their_way: usize,
     pub(super) failure: Option<DiskError>,
@@ -97,6 +99,7 @@ impl Content {
             parts: BTreeMap::new(),
             next: 0,
             upload: Upload::No,
+            waiting: Vec::new(),
             on_their_way: 0,
             failure: None,
             install: None,
@@ -129,12 +132,6 @@ impl Content {
         self.next * self.part_bytes >= self.spec.version.size
     }
 
-    /// Whether the next part is whole and right.
-    pub(super) fn is_next_whole(&self) -> bool {
-        let length = self.part_length(self.next);
-        length > 0 && self.parts.get(&self.next).is_some_and(|part| part.right == length)
-    }
-
     /// Memory of parts that aren't whole, or wait for those before them.
     pub(super) fn gathered_bytes(&self) -> u64 {
         self.parts.values().map(|part| part.bytes.len() as u64).sum()
@@ -148,10 +145,9 @@ impl Content {
 
     /// The next part, once it is whole and right.
     pub(super) fn take_part(&mut self) -> Option<(u64, Bytes)> {
-        if !self.is_next_whole() {
-            return None;
-        }
         let index = self.next;
+        let length = self.part_length(index);
+        self.parts.get(&index).filter(|part| part.right == length)?;
         let part = self.parts.remove(&index)?;
         self.next += 1;
         Some((index, part.bytes.into()))
@@ -190,7 +186,8 @@ impl Content {
             return Ok(false);
         }
         if !self.parts.contains_key(&index) {
-            if is_full {
+            // Without the next one, those behind it would never leave the memory.
+            if is_full && index != self.next {
                 return Ok(false);
             }
             let length = usize::try_from(self.part_length(index)).map_err(|error| error.to_string())?;
@@ -234,5 +231,44 @@ impl Content {
             part.right += length;
         }
         Ok(Some((leaf, value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::digest::LeafSize;
+    use crate::path::RelPath;
+    use crate::root::Timestamp;
+    use crate::transfer::{ContentKey, Version};
+
+    #[test]
+    fn the_next_part_is_taken_without_memory_for_others() {
+        let leaves = LeafSize::for_file(3 * PART_BYTES);
+        let mut content = Content::new(
+            ContentSpec {
+                content: ContentKey(1),
+                local: RelPath::new("a").unwrap(),
+                version: Version { size: 3 * PART_BYTES, modified: Timestamp::default(), mode: 0, sparse: false },
+                leaves,
+                verify: false,
+                digest: None,
+                values: None,
+                resume: false,
+                reuse: false,
+            },
+            "a".to_owned(),
+        )
+        .unwrap();
+        let mut zeros = |index: u64, is_full| {
+            let taken = content.write_zeros(index * PART_BYTES, PART_BYTES, is_full).unwrap().0;
+            (taken, std::iter::from_fn(|| content.take_part()).map(|(index, _)| index).collect::<Vec<_>>())
+        };
+        assert_eq!(zeros(1, false), (PART_BYTES, vec![]));
+        assert_eq!(zeros(2, true), (0, vec![]));
+        assert_eq!(zeros(0, true), (PART_BYTES, vec![0, 1]));
+        assert_eq!(zeros(2, true), (PART_BYTES, vec![2]));
     }
 }

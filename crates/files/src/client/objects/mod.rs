@@ -166,6 +166,8 @@ pub(super) struct Objects {
     shared: Arc<Shared>,
     /// Place of the objects, for people.
     place: String,
+    /// Uploads were aborted, or weren't in time.
+    has_ended: bool,
 }
 
 impl Objects {
@@ -180,12 +182,10 @@ impl Objects {
         let (events, todo) = channel();
         let (done, reports) = channel();
         let shared = Arc::new(Shared::default());
-        let of_assembler = Arc::clone(&shared);
-        let own = events.clone();
-        std::thread::Builder::new().name("objects".to_owned()).spawn(move || {
-            Assembler::new(store, prefix, options, (own, todo), done, of_assembler, Box::new(wake)).run();
-        })?;
-        Ok(Objects { events, reports, shared, place })
+        let own = (events.clone(), todo);
+        let assembler = Assembler::new(store, prefix, options, own, done, Arc::clone(&shared), Box::new(wake))?;
+        std::thread::Builder::new().name("objects".to_owned()).spawn(move || assembler.run())?;
+        Ok(Objects { events, reports, shared, place, has_ended: false })
     }
 
     /// The summary's notices.
@@ -233,12 +233,13 @@ impl Objects {
     ///
     /// # Errors
     /// That wasn't possible in time: the place, for people.
-    pub(super) fn end(self) -> Result<(), String> {
+    pub(super) fn end(mut self) -> Result<(), String> {
         if self.abort() { Ok(()) } else { Err(self.place.clone()) }
     }
 
     /// False if it took too long.
-    fn abort(&self) -> bool {
+    fn abort(&mut self) -> bool {
+        self.has_ended = true;
         let _ = self.events.send(Event::End);
         let deadline = Instant::now() + ABORT_WITHIN;
         loop {
@@ -253,6 +254,8 @@ impl Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        self.abort();
+        if !self.has_ended {
+            self.abort();
+        }
     }
 }

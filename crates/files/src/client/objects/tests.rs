@@ -351,6 +351,27 @@ fn a_slow_store_keeps_the_server_waiting_rather_than_memory() {
     assert!(memory.contents()["large"] == bytes(parts << 23));
 }
 
+#[test]
+fn all_of_a_file_comes_once_though_its_upload_begins_late() {
+    let (served, memory) = (Served::new(), Memory::new());
+    let size = 5 << 23;
+    served.write("large", &bytes(size));
+    let (come, has_come) = channel();
+    memory.fail(move |call| {
+        let is_late = matches!(call, Call::Begin) && has_come.recv_timeout(Duration::from_secs(60)).is_err();
+        is_late.then(|| error(true, "not all of it has come"))
+    });
+    let client = FileClient::new(ConnectOptions::new(served.endpoint.clone()));
+    let summary = client.get(served.options("", &memory, ""), &mut |progress| {
+        if progress.received_bytes >= size as u64 {
+            let _ = come.send(());
+        }
+    });
+    let summary = summary.unwrap();
+    assert_eq!((summary.files, summary.received_bytes), (1, size as u64), "{summary:?}");
+    assert!(memory.contents()["large"] == bytes(size));
+}
+
 /// Holds parts until they may go on.
 #[derive(Debug)]
 struct Slow {

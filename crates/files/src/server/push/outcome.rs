@@ -1,5 +1,6 @@
 //! The end of a push: the file published, or the reason why not.
 
+use super::admission::missing_names;
 use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};
 use crate::digest::SETTLED_AFTER_SECONDS;
@@ -23,10 +24,25 @@ impl Receiver {
                 tracing::info!(target: RECEIPTS, durable, seq, "pushed {path} {digest}");
                 PushUpdate::InPlace { digest, durable, seq, same: false }
             }
-            Ok(None) => PushUpdate::Failed(conflict(push.request.expected)),
-            Err(error) => PushUpdate::Failed(failure(error)),
+            Ok(None) => {
+                self.is_gone(&push);
+                PushUpdate::Failed(conflict(push.request.expected))
+            }
+            Err(error) => {
+                // Content that came with its push, in no pieces, isn't kept.
+                if push.left > 0 {
+                    self.is_gone(&push);
+                }
+                PushUpdate::Failed(failure(error))
+            }
         };
         (self.send_update)(push.requester, update);
+    }
+
+    /// Nothing of it is kept, and so it takes no space.
+    fn is_gone(&mut self, push: &Push) {
+        let names = missing_names(&self.root, &push.local);
+        self.space.remove(push.request.size, names, push.last);
     }
 
     /// The file is there already.
@@ -70,7 +86,7 @@ impl Receiver {
 
 pub(super) fn conflict(expected: Expected) -> Failure {
     let why = match expected {
-        Expected::Nothing => "there is a different file already (--if-absent); nothing was replaced",
+        Expected::Nothing => "something is there already (--if-absent); nothing was replaced",
         Expected::Digest(_) => "the file with this digest isn't there (--if); nothing was replaced",
         Expected::Anything => "something else has got to this path meanwhile; nothing was replaced",
     };
@@ -79,10 +95,7 @@ pub(super) fn conflict(expected: Expected) -> Failure {
 
 pub(super) fn failure(DiskError { full, message }: DiskError) -> Failure {
     match full {
-        true => Failure::new(
-            ErrorCode::Full,
-            format!("{message}; what has arrived is kept: make space there, and push again"),
-        ),
+        true => Failure::new(ErrorCode::Full, format!("{message}; make space there, and push again")),
         false => Failure::new(ErrorCode::Io, message),
     }
 }

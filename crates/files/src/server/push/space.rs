@@ -22,7 +22,7 @@ const ENTRIES_MAX: usize = 1 << 22;
 /// Directories above an entry.
 const DEPTH_MAX: usize = 1024;
 
-/// The use of a directory's limits. Between two surveys what is added is counted, and what is removed isn't.
+/// The use of a directory's limits. Between two surveys what is added is counted, and what others remove isn't.
 #[derive(Debug, Default)]
 pub(super) struct Space {
     max_bytes: Option<u64>,
@@ -87,6 +87,15 @@ impl Space {
     pub(super) fn add(&mut self, bytes: u64, files: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.files = self.files.saturating_add(files);
+    }
+
+    /// Counts no more what was added at this time, or a little before, and is gone again. A later survey hasn't counted it.
+    pub(super) fn remove(&mut self, bytes: u64, files: u64, added: Instant) {
+        if self.surveyed.is_some_and(|at| at > added) {
+            return;
+        }
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.files = self.files.saturating_sub(files);
     }
 
     /// Counts what is there, and removes incomplete files that nobody has resumed for a day, if it may: not while one gets its time and name.

@@ -10,8 +10,12 @@ use crate::server::PushOptions;
 const LEAF: usize = 1 << 20;
 
 fn serve(root: &Path, idle_timeout: Duration) -> TestServer {
+    serve_up_to(root, idle_timeout, None)
+}
+
+fn serve_up_to(root: &Path, idle_timeout: Duration, max_bytes: Option<u64>) -> TestServer {
     let mut push = PushOptions::new("in".parse().unwrap());
-    push.idle_timeout = idle_timeout;
+    (push.idle_timeout, push.max_bytes, push.max_files) = (idle_timeout, max_bytes, max_bytes.map(|_| 10));
     let mut options = ServerOptions::new(root);
     options.push = Some(push);
     TestServer::start_as(options, Box::new(PageCache))
@@ -118,4 +122,45 @@ fn a_small_file_comes_with_its_push() {
     let names: Vec<_> =
         std::fs::read_dir(root.path().join("in/d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["a"]);
+}
+
+#[test]
+fn what_is_not_put_takes_no_space() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("in")).unwrap();
+    let there = root.path().join("in/there");
+    let server = serve_up_to(root.path(), DEADLINE, Some(300 << 10));
+    let mut client = server.client();
+    let data = bytes(PUSH_CONTENT_BYTES_MAX as usize);
+    let mut offer = |id: u32, path: &str, expected: Expected, with_content: bool| {
+        let Request::Push(push) = offer(id, path, &data) else { panic!() };
+        let [tag, json] = Request::Push(PushRequest { expected, ..push }).to_frames();
+        match with_content {
+            true => client.send(&[&tag, &json, &data]),
+            false => client.send(&[&tag, &json]),
+        }
+        match client.reply() {
+            Reply::Push(_) => {
+                // Meanwhile something else gets there.
+                std::fs::write(&there, id.to_string()).unwrap();
+                send(&mut client, id, 0, &data);
+                client.reply()
+            }
+            reply => reply,
+        }
+    };
+    std::fs::write(&there, b"x").unwrap();
+    for id in 0..30 {
+        let of_there = Expected::Digest(Digest::of(&std::fs::read(&there).unwrap()));
+        let reply = match id % 4 {
+            0 => offer(id, "in/a/b/c", of_there, true),
+            1 => offer(id, "in/there/x", Expected::Anything, true),
+            2 => offer(id, "in/there", Expected::Nothing, true),
+            _ => offer(id, "in/there", of_there, false),
+        };
+        let code = if id % 4 == 1 { ErrorCode::Io } else { ErrorCode::Conflict };
+        assert!(matches!(&reply, Reply::Error(error) if error.code == code), "{id}: {reply:?}");
+    }
+    let reply = offer(30, "in/a/b/c", Expected::Nothing, true);
+    assert!(matches!(reply, Reply::Pushed(_)), "{reply:?}");
 }

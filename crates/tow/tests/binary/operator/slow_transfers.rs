@@ -231,6 +231,10 @@ fn a_far_fetch(buffers: (u64, u64), cause: &str, remedy: &str) {
     let client = Process::start(&mut client);
     await_cause(&place, cause);
     wait_until(&format!("it says {remedy:?}: {}", client.log()), || client.log().contains(remedy));
+    let done = || place.json(&["transfers"]).first().and_then(|of| of["all_done_bytes"].as_u64());
+    let then = done().expect("a transfer");
+    // Some seconds later, in each of which the server looks at the buffers.
+    wait_until("it goes on", || done().is_none_or(|now| now >= then + (4 << 20)));
     assert_eq!(client.log().matches("limits the rate").count(), 1, "{}", client.log());
 }
 

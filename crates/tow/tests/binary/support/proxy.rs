@@ -148,6 +148,14 @@ impl Proxy {
         self.shared.rules().cuts.extend(bytes);
     }
 
+    /// Cuts the connections that are there now.
+    pub fn cut_now(&self) {
+        for stream in self.shared.rules().open.drain(..) {
+            // Fails if it is closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Changes one byte in the middle of many that are all `byte`, and so in a body rather than a header.
     pub fn corrupt_among(&self, byte: u8) {
         self.shared.rules().corrupt = Some(byte);
@@ -176,14 +184,9 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let mut rules = self.shared.rules();
-        rules.stopped = true;
-        for stream in rules.open.drain(..) {
-            // Fails if it is closed already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        self.shared.rules().stopped = true;
+        self.cut_now();
         self.shared.changed.notify_all();
-        drop(rules);
         // Wakes the listener's thread, which then ends.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
