@@ -2,6 +2,7 @@
 //!
 //! `reading` decides. A thread drives it with its connection; the reader takes verified leaves from it.
 
+mod known;
 mod reading;
 
 use super::connection::Connection;
@@ -14,6 +15,8 @@ use crate::protocol::assembler::Inbound;
 use crate::root::Timestamp;
 use crate::transfer::WINDOW_BYTES_FIRST;
 use crate::transfer::reconnects::Reconnects;
+pub use known::KnownFile;
+pub(super) use known::{leaves, look_up, read};
 use reading::{Info, Reading};
 use std::fmt;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
