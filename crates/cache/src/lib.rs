@@ -337,8 +337,9 @@ impl<V: Version> Inner<V> {
         let outcome = match self.directory.find(&id, length) {
             Some(piece) => Ok(Outcome::Kept(Arc::new(piece))),
             // Those who wait for it must not wait for ever.
-            None => catch_unwind(AssertUnwindSafe(|| self.fetch_into(&version, index, &id)))
-                .unwrap_or(Ok(Outcome::NotKept)),
+            None => {
+                catch_unwind(AssertUnwindSafe(|| self.fetch_into(&version, index, &id))).unwrap_or(Ok(Outcome::NotKept))
+            }
         };
         let mut state = self.lock();
         if let Ok(Outcome::Kept(piece)) = &outcome {

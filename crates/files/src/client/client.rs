@@ -81,11 +81,7 @@ impl FileClient {
     ///
     /// # Errors
     /// There is no connection, or the server refuses the whole of it.
-    pub fn look_up(
-        &self,
-        paths: &[RelPath],
-        limit: Duration,
-    ) -> Result<Vec<Option<Result<KnownFile, Error>>>, Error> {
+    pub fn look_up(&self, paths: &[RelPath], limit: Duration) -> Result<Vec<Option<Result<KnownFile, Error>>>, Error> {
         open::look_up(&self.0, paths, limit, &self.0.options.cancel)
     }
 
@@ -94,12 +90,7 @@ impl FileClient {
     /// # Errors
     /// There is no connection, or nothing happens for too long; [`ErrorCode::Changed`](crate::protocol::ErrorCode) if the file is another
     /// version by now.
-    pub fn read(
-        &self,
-        file: &KnownFile,
-        range: Range<u64>,
-        take: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<(), Error> {
+    pub fn read(&self, file: &KnownFile, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Error> {
         open::read(&self.0, file, range, take, &self.0.options.cancel)
     }
 

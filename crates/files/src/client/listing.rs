@@ -62,8 +62,16 @@ impl Entries {
         let waker = exchange.waker();
         let stream = Stream::start(PAGES_AHEAD, cancel, move |pages, _| {
             let listing = Listing::new(options);
-            let mut list =
-                List { listing, pages, full: None, next: None, busy: None, is_handed_over: false, dir: None, base: None };
+            let mut list = List {
+                listing,
+                pages,
+                full: None,
+                next: None,
+                busy: None,
+                is_handed_over: false,
+                dir: None,
+                base: None,
+            };
             let outcome = exchange.run(&mut list);
             connector.keep(exchange, &outcome);
             outcome

@@ -22,8 +22,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_files::limits::FOLLOWERS_KEPT_MAX;
 use towpath_files::client::CancelToken;
+use towpath_files::limits::FOLLOWERS_KEPT_MAX;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::HolderName;
 use towpath_files::protocol::follow::ServerId;
@@ -214,7 +214,9 @@ fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Arc<
         return Err(Failure::usage(format!("--watch is for files that are here or in a bucket; {instead}")));
     }
     if is_origin && arguments.accept_push.is_some() {
-        return Err(Failure::usage("--accept-push is for a directory of this machine: push to the server that has the files"));
+        return Err(Failure::usage(
+            "--accept-push is for a directory of this machine: push to the server that has the files",
+        ));
     }
     Ok(match (is_bucket, is_origin) {
         (true, _) => Some(bucket.open(path, cache)?),

@@ -162,7 +162,8 @@ impl Operation for LookUp<'_> {
     fn connected(&mut self, connection: &mut Connection, _now: Instant) -> Result<(), Error> {
         self.found.iter_mut().for_each(|found| *found = None);
         self.began.iter_mut().for_each(|began| *began = None);
-        let files = self.paths.iter().map(|path| FetchFile { path: path.into(), ranges: Some(Vec::new()), unless: None });
+        let files =
+            self.paths.iter().map(|path| FetchFile { path: path.into(), ranges: Some(Vec::new()), unless: None });
         connection.send(&Request::Fetch(FetchRequest {
             id: ID,
             chunk_bytes: CHUNK_BYTES_DEFAULT,

@@ -286,7 +286,8 @@ impl Reading {
             return;
         }
         let Ok((offset, _)) = leaves.range(first) else { return };
-        let count = if again.is_some() { 1 } else { (self.ahead / 2 / leaves.leaf_bytes()).clamp(1, self.until - first) };
+        let count =
+            if again.is_some() { 1 } else { (self.ahead / 2 / leaves.leaf_bytes()).clamp(1, self.until - first) };
         let end = leaves.file_bytes().min(offset.saturating_add(count.saturating_mul(leaves.leaf_bytes())));
         let held = self.ready.values().map(|leaf| leaf.len() as u64).sum::<u64>()
             + self.fetches.values().map(Fetch::bytes).sum::<u64>();

@@ -2,9 +2,7 @@
 //!
 //! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
 
-use crate::digest::{
-    Digest, DigestCache, Digested, FileHasher, FileKey, FileVersion, HashError, ReadAt, wall_clock,
-};
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, FileVersion, HashError, ReadAt, wall_clock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

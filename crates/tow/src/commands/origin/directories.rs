@@ -28,7 +28,7 @@ const DIR_MODE: u32 = 0o755;
 /// Entries of a page.
 const PAGE_ENTRIES: usize = 1000;
 
-/// What is at a path that was listed.
+/// The entry at a path that was listed.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Dir(Arc<Directory>),
@@ -209,8 +209,9 @@ impl Pages for DirectoryPages {
         let page: Vec<_> = rest
             .iter()
             .take(PAGE_ENTRIES)
-            .map(|Entry { name, kind, size, modified, mode }| {
-                Listed { name: name.clone(), attributes: listed(name, *kind, (*size, *modified, *mode)) }
+            .map(|Entry { name, kind, size, modified, mode }| Listed {
+                name: name.clone(),
+                attributes: listed(name, *kind, (*size, *modified, *mode)),
             })
             .collect();
         self.next += page.len();

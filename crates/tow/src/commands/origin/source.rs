@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// What is at a path.
+    /// The directory or file at a path.
     fn find(&self, path: &RelPath) -> Result<Found, RootError> {
         self.listing.alone(path, || {
             if let Some(directory) = self.directories.fresh(path) {

@@ -151,7 +151,11 @@ fn files_that_change_are_fetched_anew_and_never_mixed() {
     let modified = std::fs::metadata(&path).and_then(|there| there.modified()).expect("a time");
     relayed.kill_origin();
     random_file(&path, 6 * PIECE, 3);
-    std::fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(modified)).expect("set the time");
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(modified))
+        .expect("set the time");
     relayed.start_origin();
     wait_until("the new file is served", || {
         // What is there already would be skipped, as it has this size and time.
@@ -161,7 +165,9 @@ fn files_that_change_are_fetched_anew_and_never_mixed() {
     });
     // Removed.
     std::fs::remove_file(&path).expect("remove");
-    wait_until("it is gone", || run(&mut get_command(&relay.url("file"), &relayed.path("gone"))).status.code() == Some(4));
+    wait_until("it is gone", || {
+        run(&mut get_command(&relay.url("file"), &relayed.path("gone"))).status.code() == Some(4)
+    });
 }
 
 #[test]
@@ -188,8 +194,15 @@ fn what_is_known_is_served_while_the_origin_is_away() {
     let waits = Process::start(&mut get_command(&relay.url("other"), &relayed.path("later")));
     relayed.start_origin();
     waits.finish().expect_code(0);
-    assert!(std::fs::read(relayed.path("later")).expect("a copy") == std::fs::read(relayed.tree().join("other")).expect("it"));
-    assert!(relay.log().contains("the origin is away") && relay.log().contains("the origin is back"), "{}", relay.log());
+    assert!(
+        std::fs::read(relayed.path("later")).expect("a copy")
+            == std::fs::read(relayed.tree().join("other")).expect("it")
+    );
+    assert!(
+        relay.log().contains("the origin is away") && relay.log().contains("the origin is back"),
+        "{}",
+        relay.log()
+    );
 }
 
 #[test]
@@ -237,7 +250,11 @@ fn part_of_an_origin_with_keys_is_served_to_whom_the_rules_allow() {
     let options = ["--key", &secret, "--server-key", &server_key, "--rules", rules.to_str().expect("UTF-8")];
     // The origin admits the relay by its key alone.
     let wrong = keys.path("eve_secret").display().to_string();
-    let refused = run(&mut relay(&origin.url("part"), &folder.path().join("cache"), &["--key", &wrong, "--server-key", &server_key, "--anyone"]));
+    let refused = run(&mut relay(
+        &origin.url("part"),
+        &folder.path().join("cache"),
+        &["--key", &wrong, "--server-key", &server_key, "--anyone"],
+    ));
     refused.expect_code(5);
     let relay = Server::from_command(&mut relay(&origin.url("part"), &folder.path().join("cache"), &options));
     let get_as = |name: &str, path: &str, to: &str| {
@@ -291,7 +308,9 @@ fn a_full_disk_ends_nothing() {
         let got = folder.path().join("got");
         std::fs::create_dir(&got).expect("mkdir");
         std::fs::rename(&copy, got.join("big")).expect("rename");
-        std::fs::File::open(&got).and_then(|dir| dir.set_modified(std::fs::metadata(&tree)?.modified()?)).expect("a time");
+        std::fs::File::open(&got)
+            .and_then(|dir| dir.set_modified(std::fs::metadata(&tree)?.modified()?))
+            .expect("a time");
         got
     });
     assert!(outcome.stderr.contains("the cache can't keep anything now"), "{}", outcome.stderr);
