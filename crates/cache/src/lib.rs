@@ -29,7 +29,7 @@ pub const CACHE_BYTES_MIN: u64 = 32 * PIECE_BYTES;
 /// Pieces that are fetched at the same time.
 const FETCHES_MAX: usize = 8;
 /// Pieces that wait to be fetched although nobody waits for them.
-const AHEAD_WAITING_MAX: usize = 64;
+const AHEAD_WAITING_MAX: usize = 512;
 /// Pieces that are fetched ahead of a reader.
 const AHEAD_MAX: u64 = 4;
 /// Pieces that stay open.
