@@ -64,8 +64,4 @@ impl towpath_cache::Version for Version {
         }
         Ok(())
     }
-
-    fn unreadable(&self, error: &std::io::Error) -> Error {
-        Error::new(Kind::Other, self.key(), &format!("the cache can't be read: {error}"))
-    }
 }

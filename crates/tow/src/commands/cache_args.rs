@@ -11,7 +11,7 @@ use towpath_files::server::source::CacheStats;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Cache")]
 pub struct CacheArgs {
-    /// Keep pieces of what a bucket or another server has in this directory; each is fetched once.
+    /// Keep pieces of what a bucket or another server has in this directory on a local disk; each is fetched once.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Size of the cache; what wasn't used for longest goes first.

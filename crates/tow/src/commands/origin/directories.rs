@@ -212,6 +212,7 @@ impl Pages for DirectoryPages {
             .map(|Entry { name, kind, size, modified, mode }| Listed {
                 name: name.clone(),
                 attributes: listed(name, *kind, (*size, *modified, *mode)),
+                unreadable: None,
             })
             .collect();
         self.next += page.len();

@@ -258,10 +258,6 @@ impl Version for Origin {
     fn read(&self, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Error> {
         self.client.read(&self.file, range, take)
     }
-
-    fn unreadable(&self, error: &io::Error) -> Error {
-        Error::Local(format!("the cache can't be read: {error}"))
-    }
 }
 
 /// An open file of the origin.
