@@ -30,6 +30,8 @@ pub const CACHE_BYTES_MIN: u64 = 32 * PIECE_BYTES;
 const FETCHES_MAX: usize = 8;
 /// Pieces that wait to be fetched although nobody waits for them.
 const AHEAD_WAITING_MAX: usize = 512;
+/// Largest version that is fetched together with others, in bytes.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Pieces that are fetched ahead of a reader.
 const AHEAD_MAX: u64 = 4;
 /// Pieces that stay open, and part of the cache that they may have: their space isn't free once they are evicted.
@@ -41,7 +43,7 @@ const WAIT_MAX: Duration = Duration::from_secs(150);
 const BROKEN_TIME: Duration = Duration::from_secs(10);
 
 /// One version of a thing, such as an object of a bucket: its bytes never change.
-pub trait Version: Debug + Send + Sync + 'static {
+pub trait Version: Debug + Send + Sync + Sized + 'static {
     /// A failed request.
     type Error: Clone + Debug + Send;
 
@@ -54,6 +56,15 @@ pub trait Version: Debug + Send + Sync + 'static {
     /// Reads a range within its size, and hands over the bytes in their order. Ends early once `take` returns false. Fails if there are too few
     /// bytes, or if they are another version's. Blocks, and ends by itself.
     fn read(&self, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Self::Error>;
+
+    /// Most versions that [`Version::read_together`] takes.
+    const TOGETHER_MAX: usize = 1;
+
+    /// Reads all of several small versions, which have at most [`PIECE_BYTES`] together, and hands over each content, or why there is none, with
+    /// its index. Those that are left out are read alone by whoever wants them. Blocks, and ends by itself.
+    fn read_together(versions: &[&Self], each: &mut dyn FnMut(usize, Result<&[u8], Self::Error>)) {
+        let _ = (versions, each);
+    }
 }
 
 /// The pieces of a directory. Cheap to clone.
@@ -267,8 +278,8 @@ impl<V: Version> Cache<V> {
         let inner = Arc::downgrade(&self.0);
         let run = move || {
             while let Some(inner) = inner.upgrade() {
-                let Some(fetch) = inner.next_fetch() else { return };
-                inner.fetch(fetch);
+                let Some(fetches) = inner.next_fetches() else { return };
+                inner.fetch(fetches);
             }
         };
         match std::thread::Builder::new().name("tow-fetch".to_owned()).spawn(run) {
@@ -307,12 +318,12 @@ impl<V: Version> Inner<V> {
         Some(piece)
     }
 
-    /// The next piece to fetch; `None` after a while without one: the thread ends.
-    fn next_fetch(&self) -> Option<Fetch<V>> {
+    /// The next piece to fetch, or several small ones; `None` after a while without one: the thread ends.
+    fn next_fetches(&self) -> Option<Vec<Fetch<V>>> {
         let mut state = self.lock();
         loop {
             if let Some(fetch) = state.queue.pop_front() {
-                return Some(fetch);
+                return Some(state.with_others(fetch));
             }
             state.idle += 1;
             let waited = self.wanted.wait_timeout(state, BROKEN_TIME).unwrap_or_else(PoisonError::into_inner);
@@ -325,29 +336,58 @@ impl<V: Version> Inner<V> {
         }
     }
 
-    fn fetch(&self, fetch: Fetch<V>) {
-        let Fetch { version, index, flight, .. } = fetch;
-        let id = flight.id;
-        let length = piece_bytes(&*version, index);
-        // Another process may have fetched it, or it was asked for ahead.
-        let outcome = match self.directory.find(&id, length) {
-            Some(piece) => Ok(Outcome::Kept(Arc::new(piece))),
-            // Those who wait for it must not wait for ever.
-            None => {
-                catch_unwind(AssertUnwindSafe(|| self.fetch_into(&version, index, &id))).unwrap_or(Ok(Outcome::NotKept))
+    fn fetch(&self, fetches: Vec<Fetch<V>>) {
+        let mut absent = Vec::new();
+        for fetch in fetches {
+            // Another process may have fetched it, or it was asked for ahead.
+            match self.directory.find(&fetch.flight.id, piece_bytes(&*fetch.version, fetch.index)) {
+                Some(piece) => self.end(&fetch.flight, Ok(Outcome::Kept(Arc::new(piece)))),
+                None => absent.push(fetch),
             }
-        };
+        }
+        let fetched = catch_unwind(AssertUnwindSafe(|| match &*absent {
+            [Fetch { version, index, flight, .. }] => {
+                let length = piece_bytes(&**version, *index);
+                let begin = index * PIECE_BYTES;
+                self.end(flight, self.keep(&flight.id, length, |take| version.read(begin..begin + length, take)));
+            }
+            several => self.fetch_together(several),
+        }));
+        if fetched.is_err() {
+            tracing::error!("fetching pieces for the cache panicked");
+        }
+        // Those who wait for them must not wait for ever.
+        for fetch in absent.iter().filter(|fetch| !fetch.flight.is_over()) {
+            self.end(&fetch.flight, Ok(Outcome::NotKept));
+        }
+    }
+
+    fn fetch_together(&self, fetches: &[Fetch<V>]) {
+        let versions: Vec<&V> = fetches.iter().map(|fetch| &*fetch.version).collect();
+        V::read_together(&versions, &mut |at, content| {
+            let Some(Fetch { version, flight, .. }) = fetches.get(at) else { return };
+            let fill = |take: &mut dyn FnMut(&[u8]) -> bool| content.map(|bytes| _ = take(bytes));
+            self.end(flight, self.keep(&flight.id, version.size(), fill));
+        });
+    }
+
+    fn end(&self, flight: &Flight<V::Error>, outcome: Result<Outcome, V::Error>) {
         let mut state = self.lock();
         if let Ok(Outcome::Kept(piece)) = &outcome {
-            state.open.put(id, Arc::clone(piece));
+            state.open.put(flight.id, Arc::clone(piece));
         }
-        state.flights.remove(&id);
+        state.flights.remove(&flight.id);
         drop(state);
         flight.end(outcome);
     }
 
-    fn fetch_into(&self, version: &V, index: u64, id: &Id) -> Result<Outcome, V::Error> {
-        let length = piece_bytes(version, index);
+    /// Keeps a piece, whose bytes are read by `fill`.
+    fn keep(
+        &self,
+        id: &Id,
+        length: u64,
+        fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> Result<(), V::Error>,
+    ) -> Result<Outcome, V::Error> {
         let mut writing = match self.directory.write(id) {
             Ok(writing) => writing,
             Err(error) => {
@@ -355,8 +395,8 @@ impl<V: Version> Inner<V> {
                 return Ok(Outcome::NotKept);
             }
         };
-        let (begin, mut failed) = (index * PIECE_BYTES, None);
-        version.read(begin..begin + length, &mut |bytes| {
+        let mut failed = None;
+        fill(&mut |bytes| {
             failed = writing.append(bytes).err();
             self.progressed();
             failed.is_none()
@@ -428,6 +468,21 @@ impl<V: Version> Inner<V> {
 }
 
 impl<V: Version> State<V> {
+    /// A piece, with others from the queue that are fetched together with it.
+    fn with_others(&mut self, first: Fetch<V>) -> Vec<Fetch<V>> {
+        let small = |fetch: &Fetch<V>| Some(fetch.version.size()).filter(|size| *size <= SMALL_BYTES_MAX);
+        let Some(mut bytes) = small(&first) else { return vec![first] };
+        let mut fetches = vec![first];
+        while fetches.len() < V::TOGETHER_MAX
+            && let Some(more) = self.queue.front().and_then(small)
+            && bytes + more <= PIECE_BYTES
+        {
+            bytes += more;
+            fetches.extend(self.queue.pop_front());
+        }
+        fetches
+    }
+
     /// Somebody waits now for what was asked for ahead.
     fn hurry(&mut self, id: &Id) {
         let Some(at) = self.queue.iter().position(|fetch| fetch.is_ahead && fetch.flight.id == *id) else { return };
@@ -443,6 +498,10 @@ impl<E> Flight<E> {
     fn end(&self, outcome: Result<Outcome, E>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.is_over.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 

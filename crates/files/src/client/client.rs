@@ -94,6 +94,12 @@ impl FileClient {
         open::read(&self.0, file, range, take, &self.0.options.cancel)
     }
 
+    /// Reads all of several versions of small files, of at most a MiB each, on this thread. `each` gets the content of one after the other, verified,
+    /// or why it can't be had, with its index.
+    pub fn read_whole(&self, files: &[&KnownFile], each: &mut dyn FnMut(usize, Result<&[u8], Error>)) {
+        open::read_whole(&self.0, files, each, &self.0.options.cancel);
+    }
+
     /// The digest of a version of a file, and the values of its leaves, which are asked for the first time.
     ///
     /// # Errors

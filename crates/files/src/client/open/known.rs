@@ -26,7 +26,7 @@ const ID: u32 = 1;
 #[derive(Clone, Debug)]
 pub struct KnownFile {
     path: RelPath,
-    info: Info,
+    pub(super) info: Info,
     mode: u32,
     digested: Arc<Mutex<Option<Arc<Digested>>>>,
 }

@@ -506,7 +506,7 @@ impl Reading {
     }
 }
 
-fn changed(why: &str) -> Error {
+pub(super) fn changed(why: &str) -> Error {
     Error::Unmet { code: ErrorCode::Changed, message: format!("the file changed while it was read: {why}") }
 }
 

@@ -258,6 +258,14 @@ impl Version for Origin {
     fn read(&self, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Error> {
         self.client.read(&self.file, range, take)
     }
+
+    const TOGETHER_MAX: usize = 64;
+
+    fn read_together(versions: &[&Origin], each: &mut dyn FnMut(usize, Result<&[u8], Error>)) {
+        let Some(first) = versions.first() else { return };
+        let files: Vec<_> = versions.iter().map(|version| &version.file).collect();
+        first.client.read_whole(&files, each);
+    }
 }
 
 /// An open file of the origin.
