@@ -62,10 +62,13 @@ pub trait Version: Debug + Send + Sync + Sized + 'static {
 
     /// Reads all of several small versions, which have at most [`PIECE_BYTES`] together, and hands over each content, or why there is none, with
     /// its index. Those that are left out are read alone by whoever wants them. Blocks, and ends by itself.
-    fn read_together(versions: &[&Self], each: &mut dyn FnMut(usize, Result<&[u8], Self::Error>)) {
+    fn read_together(versions: &[&Self], each: &mut Each<'_, Self::Error>) {
         let _ = (versions, each);
     }
 }
+
+/// Called with the index of one of several versions, and its content.
+pub type Each<'a, E> = dyn FnMut(usize, Result<&[u8], E>) + 'a;
 
 /// The pieces of a directory. Cheap to clone.
 #[derive(Debug)]

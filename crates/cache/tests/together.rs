@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use tempfile::TempDir;
-use towpath_cache::{CACHE_BYTES_MIN, Cache, Content, Version};
+use towpath_cache::{CACHE_BYTES_MIN, Cache, Content, Each, Version};
 
 /// Counts what is asked for, and answers once it may.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Version for Small {
 
     const TOGETHER_MAX: usize = 10;
 
-    fn read_together(versions: &[&Small], each: &mut dyn FnMut(usize, Result<&[u8], String>)) {
+    fn read_together(versions: &[&Small], each: &mut Each<'_, String>) {
         versions[0].1.together.fetch_add(versions.len(), Ordering::SeqCst);
         assert!(versions.len() <= Small::TOGETHER_MAX);
         versions[0].1.wait();
@@ -94,7 +94,7 @@ fn what_is_wanted_soon_is_fetched_together_and_once() {
     let (alone, together) = (place.alone.load(Ordering::SeqCst), place.together.load(Ordering::SeqCst));
     assert!(together > 100 && alone <= 8 + 40, "{together} together, {alone} alone, {failed} failed");
     let fetched = cache.figures().fetched;
-    assert!(fetched >= COUNT * 8 / 10 && fetched <= COUNT, "{fetched}");
+    assert!((COUNT * 8 / 10..=COUNT).contains(&fetched), "{fetched}");
     // All that was kept is there.
     let before = place.alone.load(Ordering::SeqCst);
     (0..COUNT).filter(|number| number % 10 < 8).for_each(|number| assert!(read(number).is_ok()));

@@ -6,7 +6,7 @@ use super::exchange::Connector;
 use super::follow::{self, Events, FollowEnd, FollowEvent, FollowOptions, Versions};
 use super::get::{self, GetOptions, Summary};
 use super::listing::{Entries, ListOptions};
-use super::open::{self, KnownFile, RemoteFile};
+use super::open::{self, EachFile, KnownFile, RemoteFile};
 use super::push::{self, PushEvent, PushOptions, PushProgress};
 use crate::digest::Digested;
 use crate::error::Error;
@@ -96,7 +96,7 @@ impl FileClient {
 
     /// Reads all of several versions of small files, of at most a MiB each, on this thread. `each` gets the content of one after the other, verified,
     /// or why it can't be had, with its index.
-    pub fn read_whole(&self, files: &[&KnownFile], each: &mut dyn FnMut(usize, Result<&[u8], Error>)) {
+    pub fn read_whole(&self, files: &[&KnownFile], each: &mut EachFile<'_>) {
         open::read_whole(&self.0, files, each, &self.0.options.cancel);
     }
 

@@ -25,6 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_sockets::Waker;
+pub use whole::EachFile;
 pub(super) use whole::read_whole;
 
 /// A file of a server, as a reader: [`Read`], [`BufRead`] and [`Seek`].

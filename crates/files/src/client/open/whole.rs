@@ -19,10 +19,13 @@ use towpath_blocking::CancelToken;
 /// The number of the only request.
 const ID: u32 = 1;
 
+/// Called with the index of one of several files, and its content.
+pub type EachFile<'a> = dyn FnMut(usize, Result<&[u8], Error>) + 'a;
+
 pub(in crate::client) fn read_whole(
     connector: &Connector,
     files: &[&KnownFile],
-    each: &mut dyn FnMut(usize, Result<&[u8], Error>),
+    each: &mut EachFile<'_>,
     cancel: &CancelToken,
 ) {
     let mut wholes =
@@ -37,7 +40,7 @@ pub(in crate::client) fn read_whole(
 /// A fetch of whole files.
 struct Wholes<'a> {
     files: &'a [&'a KnownFile],
-    each: &'a mut dyn FnMut(usize, Result<&[u8], Error>),
+    each: &'a mut EachFile<'a>,
     /// Those that were handed over, or failed.
     over: Vec<bool>,
     /// The file whose bytes arrive, if they are of use.

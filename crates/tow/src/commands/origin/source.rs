@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use towpath_cache::{Cache, Content, PIECE_BYTES, Version};
+use towpath_cache::{Cache, Content, Each, PIECE_BYTES, Version};
 use towpath_files::client::{Error, Fault, FileClient, KnownFile};
 use towpath_files::digest::{Digested, LeafSize, Validator};
 use towpath_files::path::RelPath;
@@ -261,7 +261,7 @@ impl Version for Origin {
 
     const TOGETHER_MAX: usize = 64;
 
-    fn read_together(versions: &[&Origin], each: &mut dyn FnMut(usize, Result<&[u8], Error>)) {
+    fn read_together(versions: &[&Origin], each: &mut Each<'_, Error>) {
         let Some(first) = versions.first() else { return };
         let files: Vec<_> = versions.iter().map(|version| &version.file).collect();
         first.client.read_whole(&files, each);

@@ -337,3 +337,26 @@ fn what_a_relay_cannot_do_is_said_at_its_start() {
     origin.kill();
     fails(&mut relay(&endpoint, &cache, &[]), 6, "cannot connect");
 }
+
+#[test]
+fn wrong_bytes_of_an_origin_are_never_kept() {
+    let relayed = Relayed::new();
+    write(&relayed.tree().join("big"), &vec![7; 2 * PIECE]);
+    for number in 0..20 {
+        write(&relayed.tree().join(format!("small/{number}")), &[&[9; 50_000][..], &[number]].concat());
+    }
+    let relay = relayed.start(&[]);
+    for to in ["copy", "again"] {
+        std::fs::create_dir(relayed.path(to)).expect("mkdir");
+    }
+    for (byte, path) in [(7, "big"), (9, "small")] {
+        relayed.proxy.corrupt_among(byte);
+        relayed.get(&relay, path, &format!("copy/{path}"));
+        assert!(relayed.proxy.has_corrupted());
+        relayed.get(&relay, path, &format!("again/{path}"));
+    }
+    assert_same(&relayed.tree().join("small"), &relayed.path("copy/small"));
+    assert_same(&relayed.tree().join("small"), &relayed.path("again/small"));
+    let big = |name: &str| std::fs::read(relayed.path(name)).expect("a file");
+    assert!(big("copy/big") == big("tree/big") && big("again/big") == big("tree/big"));
+}
