@@ -1,6 +1,8 @@
 //! `tow serve`: a server of a directory or a file.
 
-use super::serve_bucket::BucketArgs;
+use super::cache_args::CacheArgs;
+use super::origin::{OriginArgs, is_origin};
+use super::serve_bucket::{BucketArgs, is_bucket};
 use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
@@ -20,11 +22,13 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_files::client::CancelToken;
 use towpath_files::limits::FOLLOWERS_KEPT_MAX;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::HolderName;
 use towpath_files::protocol::follow::ServerId;
 use towpath_files::root::RootError;
+use towpath_files::server::source::Source;
 use towpath_files::server::{PushOptions, ServeError, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
@@ -45,7 +49,7 @@ const FOLLOWERS_BYTES_MAX: u64 = 1 << 20;
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
 )]
 pub struct Arguments {
-    /// Directory or file to serve; it may be replaced while it is served. Or s3://BUCKET/PREFIX.
+    /// Directory or file, which may be replaced meanwhile; s3://BUCKET/PREFIX; tcp://HOST:PORT/PATH.
     path: PathBuf,
     /// Remember digests of files in this file across restarts.
     #[arg(long, value_name = "FILE")]
@@ -90,7 +94,11 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
     bwlimit: Option<u64>,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     bucket: BucketArgs,
+    #[command(flatten)]
+    origin: OriginArgs,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -101,8 +109,10 @@ pub struct Arguments {
 }
 
 /// Serves until a signal ends it.
-pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut options = match arguments.bucket.source(&arguments.path)? {
+pub fn run(mut arguments: Arguments) -> Result<ExitCode, Failure> {
+    // Of what a source waits for.
+    let cancel = CancelToken::new();
+    let mut options = match source(&mut arguments, &cancel)? {
         Some(source) => ServerOptions::from_source(source),
         None => ServerOptions::new(&arguments.path),
     };
@@ -171,6 +181,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let reload = reload::watch(security.admission, rules.into_iter().chain(followers))?;
     let stop = move || {
         stopping.begin();
+        cancel.cancel();
         handle.shutdown();
     };
     on_signals(stop, reload)?;
@@ -182,6 +193,36 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files to serve, if they aren't this machine's.
+fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Arc<dyn Source>>, Failure> {
+    let Arguments { path, cache, bucket, origin, listen, .. } = arguments;
+    let (is_bucket, is_origin) = (is_bucket(path), is_origin(path));
+    if let Some(option) = bucket.given().filter(|_| !is_bucket) {
+        return Err(Failure::usage(format!("{option} is for a bucket: tow serve s3://BUCKET/PREFIX")));
+    }
+    if let Some(option) = origin.given().filter(|_| !is_origin) {
+        return Err(Failure::usage(format!("{option} is for another server: tow serve tcp://HOST:PORT/PATH")));
+    }
+    if cache.is_given() && !is_bucket && !is_origin {
+        let where_to = "tow serve s3://BUCKET/PREFIX, or tcp://HOST:PORT/PATH";
+        return Err(Failure::usage(format!("--cache is for what comes from elsewhere: {where_to}")));
+    }
+    if is_origin && arguments.watch {
+        let instead = "to pass on what changes, use `tow follow --serve`";
+        return Err(Failure::usage(format!("--watch is for files that are here or in a bucket; {instead}")));
+    }
+    if is_origin && arguments.accept_push.is_some() {
+        return Err(Failure::usage(
+            "--accept-push is for a directory of this machine: push to the server that has the files",
+        ));
+    }
+    Ok(match (is_bucket, is_origin) {
+        (true, _) => Some(bucket.open(path, cache)?),
+        (_, true) => Some(std::mem::take(origin).open(path, cache, listen.key_file(), cancel)?),
+        _ => None,
+    })
 }
 
 /// The names in a file of a name a line, with comments that begin with `#`.
