@@ -56,9 +56,9 @@ impl Store {
         self.server.cpu_now()
     }
 
-    /// Its version.
-    pub fn version(&self, programs: &Programs) -> String {
-        programs.version(self.name).unwrap_or_default()
+    /// Its version, if it knows it.
+    pub fn version(&self, programs: &Programs) -> Option<String> {
+        programs.version(self.name).filter(|version| version.contains(|letter: char| letter.is_ascii_digit()))
     }
 
     fn endpoint(&self) -> String {

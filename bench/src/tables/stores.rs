@@ -51,7 +51,7 @@ enum Source {
     Directory,
 }
 
-/// What is moved, and where to.
+/// Files or objects that are moved, and where to.
 #[derive(Clone, Copy)]
 struct Task {
     what: What,
@@ -222,6 +222,8 @@ impl Mover {
             }
             Mover::S5cmd => {
                 let mut command = programs.command("s5cmd")?;
+                // Otherwise it prints a line for each object.
+                command.args(["--log", "error"]);
                 let parts = ["--concurrency", "8", "--part-size", "8"];
                 let object = format!("s3://{BUCKET}/{name}");
                 match to {
@@ -315,7 +317,10 @@ fn transfer(bench: &Bench, store: &Store, mover: Mover, task: Task, check: bool)
     touch_file_memory(logs, memory)?;
     let (gets_before, store_before) = (gets(bench, mover)?, store.cpu_now());
     server.iter_mut().for_each(Server::start_counting);
-    let finished = run(client, logs).with_context(|| server.as_ref().map(Server::log_tail).unwrap_or_default())?;
+    let finished = run(client, logs).with_context(|| match &server {
+        Some(server) => format!("the server's log: {}", server.log_tail()),
+        None => mover.name().to_owned(),
+    })?;
     let store_cpu = store.cpu_now() - store_before;
     let gets = gets(bench, mover)?.zip(gets_before).map(|(after, before)| after - before);
     let usage = server.map(Server::stop).transpose()?;
@@ -384,7 +389,9 @@ fn content(bench: &Bench, store: Option<&Store>, tasks: &[Task]) -> Content {
     let version = |name: &str| programs.version(name).unwrap_or_else(|| format!("no {name}"));
     let of = |what: What| tasks.iter().find(|task| task.what == what).map_or((0, 0), |task| (task.bytes, task.pieces));
     let (large, part, (small, count)) = (of(What::Large).0, of(What::Many).0, of(What::Small));
-    let described = store.map_or_else(String::new, |store| format!(" ({}, {})", store.name, store.version(programs)));
+    // What `go install` makes doesn't know its version.
+    let of_store = store.map(|store| format!("{} {}", store.name, store.version(programs).unwrap_or_default()));
+    let described = of_store.map_or_else(String::new, |store| format!(" ({})", store.trim()));
     Content {
         title: "Object stores".to_owned(),
         about: format!(
