@@ -22,6 +22,9 @@ const RETRIES_MAX: u32 = 5;
 /// Largest answer with an error that is read.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
+/// Pages without an entry, one after the other, as of very many deleted versions.
+const EMPTY_PAGES_MAX: usize = 100;
+
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
@@ -83,6 +86,18 @@ struct CommonPrefix {
 }
 
 impl Store {
+    /// The first page that has an entry, or the last one.
+    pub(crate) async fn page_with_entries(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
+        let mut page = self.page(prefix, mark, most).await?;
+        for _ in 0..EMPTY_PAGES_MAX {
+            if !page.objects.is_empty() || !page.prefixes.is_empty() || page.next.is_none() {
+                return Ok(page);
+            }
+            page = self.page(prefix, page.next.as_deref(), most).await?;
+        }
+        Err(Error::new(Kind::Other, self.place(prefix), "too many pages of the listing have no entries"))
+    }
+
     /// The page of what begins with a prefix, up to the next slash, at a mark that the page before had.
     pub(crate) async fn page(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
         let mut wait = BACKOFF_FIRST;

@@ -27,6 +27,8 @@ pub enum Fault {
     Cut(usize),
     /// Another version is there from now on, before this request is answered.
     Replaced(Vec<u8>),
+    /// A page of a listing without entries, that isn't the last.
+    EmptyPage,
 }
 
 type Faults = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
@@ -93,6 +95,13 @@ impl Store {
                 return send(connection, status, &[], body.as_bytes(), &request.method);
             }
             Some(Fault::Cut(bytes)) => cut = bytes,
+            Some(Fault::EmptyPage) => {
+                drop(state);
+                // A mark before all names.
+                let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>!</NextContinuationToken>";
+                let body = format!("<ListBucketResult>{more}</ListBucketResult>");
+                return send(connection, 200, &[], body.as_bytes(), &request.method);
+            }
             Some(Fault::Replaced(content)) => {
                 state.puts += 1;
                 let version = state.puts;
