@@ -89,7 +89,7 @@ fn tow(programs: &Programs, state: &Path, journal: bool) -> Result<ServerSpec> {
 }
 
 fn cell(programs: &Programs, folder: &Path, standby: bool) -> Result<ServerSpec> {
-    let [tow, nats] = ["tow-with-cells", "nats-server"].map(|name| programs.command(name));
+    let [tow, nats] = ["tow-as-packaged", "nats-server"].map(|name| programs.command(name));
     let mut command = programs.command("python")?;
     command.arg(peers_folder().join("cell.py")).arg("--tow").arg(tow?.get_program());
     command.arg("--nats").arg(nats?.get_program()).arg("--folder").arg(folder);

@@ -75,7 +75,7 @@ impl Cell {
     pub fn start(bench: &Bench) -> Result<Cell> {
         let cell = Cell { nats: Nats::start(bench)? };
         let init = || {
-            let mut command = bench.programs.command("tow-with-cells")?;
+            let mut command = bench.programs.command("tow-as-packaged")?;
             command.args(["queue", "init", "--queue-size", "512M"]);
             cell.belongs(&mut command);
             Ok(command)
@@ -90,7 +90,7 @@ impl Cell {
 
     /// A broker of the cell.
     pub fn broker(&self, bench: &Bench, port: u16) -> Result<ServerSpec> {
-        let mut command = bench.programs.command("tow-with-cells")?;
+        let mut command = bench.programs.command("tow-as-packaged")?;
         command.args(["broker", "--bind", &format!("tcp://127.0.0.1:{port}")]);
         self.belongs(&mut command);
         Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })

@@ -19,6 +19,7 @@ mod report;
 mod seed;
 mod series;
 mod servers;
+mod stores;
 mod tables;
 mod transfer;
 

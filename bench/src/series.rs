@@ -44,6 +44,9 @@ pub struct Sample {
     /// Bytes that crossed loopback, both ways.
     #[serde(default)]
     pub wire_bytes: Option<u64>,
+    /// Requests to a store for each piece of its objects.
+    #[serde(default)]
+    pub gets_per_piece: Option<f64>,
     /// Requests that were sent again.
     #[serde(default)]
     pub resent: Option<u64>,
@@ -250,6 +253,16 @@ impl Row {
     /// Bytes that crossed loopback, both ways.
     pub fn wire_bytes(&self) -> Option<f64> {
         self.median_of(|sample| sample.wire_bytes.map(|bytes| bytes as f64))
+    }
+
+    /// Seconds of the server's CPU time that are its store's.
+    pub fn store_cpu(&self) -> Option<f64> {
+        self.median_of(|sample| sample.store_cpu_seconds)
+    }
+
+    /// Requests to a store for each piece of its objects.
+    pub fn gets_per_piece(&self) -> Option<f64> {
+        self.median_of(|sample| sample.gets_per_piece)
     }
 
     /// Rounds of the server's event loop that took over 2 ms.

@@ -156,7 +156,7 @@ impl<'a> Transfer<'a> {
 }
 
 /// A receiver that prints what it got as JSON must have got everything.
-fn check_bytes(stdout: &str, bytes: u64) -> Result<()> {
+pub fn check_bytes(stdout: &str, bytes: u64) -> Result<()> {
     let Ok(Value::Object(summary)) = serde_json::from_str(stdout) else {
         return Ok(());
     };

@@ -196,6 +196,15 @@ fn plot_name(table: &Table, group: &str) -> String {
     name.trim_end_matches('-').to_owned()
 }
 
+/// A column that a table has if one of its rows has something for it.
+type More = (&'static str, fn(&Row) -> Option<String>);
+
+const MORE: [More; 3] = [
+    ("wire MB", |row| Some(format!("{:.2}", row.wire_bytes()? / 1e6))),
+    ("CPU server: of it the store", |row| Some(format!("{:.3}", row.store_cpu()?))),
+    ("GETs a piece", |row| Some(format!("{:.2}", row.gets_per_piece()?))),
+];
+
 /// A line for each row; a table and a plot for each group where there are several.
 fn full(text: &mut String, table: &Table) -> Vec<Plot> {
     let mut plots = Vec::new();
@@ -207,16 +216,17 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
         if !group.is_empty() {
             let _ = write!(text, "**{group}**\n\n");
         }
-        let has_wire = table.rows.iter().any(|row| row.group == group && row.wire_bytes().is_some());
-        let (wire, line) = if has_wire { (" wire MB |", "---|") } else { ("", "") };
+        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+        let more: Vec<&More> = MORE.iter().filter(|(_, cell)| rows().any(|row| cell(row).is_some())).collect();
+        let headings: String = more.iter().map(|(heading, _)| format!(" {heading} |")).collect();
         let _ = writeln!(
             text,
-            "| | s | range | MB/s | times faster | CPU server | CPU receiver | memory MiB |{wire}\n|---|---|---|---|---|---|---|---|{line}"
+            "| | s | range | MB/s | times faster | CPU server | CPU receiver | memory MiB |{headings}\n|---|---|---|---|---|---|---|---|{}",
+            "---|".repeat(more.len())
         );
-        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
         let peer = rows().find(|row| row.name == table.content.peer);
         for row in rows() {
-            full_line(text, row, peer);
+            full_line(text, row, peer, &more);
         }
         text.push('\n');
         let title = [table.content.title.as_str(), &group].join(": ");
@@ -228,7 +238,7 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
     plots
 }
 
-fn full_line(text: &mut String, row: &Row, peer: Option<&Row>) {
+fn full_line(text: &mut String, row: &Row, peer: Option<&Row>, more: &[&More]) {
     let (Some(seconds), Some((least, most)), Some(rate)) = (row.seconds(), row.spread(), row.rate()) else {
         return;
     };
@@ -236,10 +246,10 @@ fn full_line(text: &mut String, row: &Row, peer: Option<&Row>) {
     let faster = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!("{ratio:.2}"));
     let cpu = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| format!("{seconds:.3}"));
     let memory = row.server_peak().map_or(String::new(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
-    let wire = row.wire_bytes().map_or(String::new(), |bytes| format!(" {:.2} |", bytes / 1e6));
+    let more: String = more.iter().map(|(_, cell)| format!(" {} |", cell(row).unwrap_or_default())).collect();
     let _ = writeln!(
         text,
-        "| {bold}{}{bold} | {seconds:.3} | {least:.3}-{most:.3} | {:.0} | {faster} | {} | {} | {memory} |{wire}",
+        "| {bold}{}{bold} | {seconds:.3} | {least:.3}-{most:.3} | {:.0} | {faster} | {} | {} | {memory} |{more}",
         row.name,
         rate / 1e6,
         cpu(row.server_cpu()),

@@ -81,7 +81,7 @@ enum Of {
 /// Our broker, with a standby in a cell.
 fn ours(bench: &Bench, in_cell: bool, requests: u64, of: Of) -> Result<Sample> {
     let logs = bench.folder.path();
-    let tow = || bench.programs.command("tow-with-cells");
+    let tow = || bench.programs.command("tow-as-packaged");
     let cell = if in_cell { Some(Cell::start(bench)?) } else { None };
     let mut servers = Vec::new();
     match &cell {

@@ -17,6 +17,7 @@ mod python_files;
 mod relayed;
 mod scale;
 mod slow_disk;
+mod stores;
 mod throughput;
 mod to_file;
 mod tree;
@@ -85,10 +86,12 @@ pub enum TableId {
     PythonFiles,
     /// Connections that a standby of a cell relays
     Relayed,
+    /// Objects of a store of S3, through a cache and without it
+    Stores,
 }
 
 impl TableId {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Models,
         Self::ToFile,
         Self::Encrypted,
@@ -113,6 +116,7 @@ impl TableId {
         Self::Python,
         Self::PythonFiles,
         Self::Relayed,
+        Self::Stores,
     ];
 
     /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
@@ -145,6 +149,7 @@ impl TableId {
             Self::Python => "python",
             Self::PythonFiles => "python-files",
             Self::Relayed => "relayed",
+            Self::Stores => "stores",
         }
     }
 }
@@ -262,6 +267,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Python => python::plan(bench),
         TableId::PythonFiles => python_files::plan(bench)?,
         TableId::Relayed => relayed::plan(bench),
+        TableId::Stores => stores::plan(bench)?,
     };
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));

@@ -31,7 +31,7 @@ pub(super) struct Tree {
     /// Its folder in the bench's folder.
     name: &'static str,
     pub path: &'static Path,
-    files: u64,
+    pub files: u64,
     pub bytes: u64,
 }
 
