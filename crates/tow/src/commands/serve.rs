@@ -1,6 +1,6 @@
 //! `tow serve`: a server of a directory or a file.
 
-use super::serve_bucket::BucketArgs;
+use super::serve_bucket::{BucketArgs, is_bucket};
 use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
@@ -74,7 +74,7 @@ pub struct Arguments {
     /// Watch at most N directories; if there are more, scan everything every 30 s.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
-    /// Accept pushed files below this subdirectory; . for all.
+    /// Accept pushed files below this subdirectory; . for all. Of a bucket, with --cache.
     #[arg(long, value_name = "SUBDIR")]
     accept_push: Option<PathBuf>,
     /// Refuse pushes once the files there have this many bytes.
@@ -102,9 +102,10 @@ pub struct Arguments {
 
 /// Serves until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let mut options = match arguments.bucket.source(&arguments.path)? {
-        Some(source) => ServerOptions::from_source(source),
-        None => ServerOptions::new(&arguments.path),
+    check_push(&arguments)?;
+    let (mut options, staging) = match arguments.bucket.source(&arguments.path)? {
+        Some(bucket) => (ServerOptions::from_source(bucket.source), bucket.staging),
+        None => (ServerOptions::new(&arguments.path), None),
     };
     options.digest_file = arguments.digest_file;
     if arguments.watch {
@@ -124,6 +125,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
     if let Some(push) = &mut options.push {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
+        push.staging = staging;
     }
     options.accept_publish = arguments.accept_publish;
     options.bytes_per_second = arguments.bwlimit;
@@ -202,6 +204,24 @@ fn follower_names(path: &Path) -> Result<BTreeSet<HolderName>, Failure> {
         return Err(failed(format!("it has over {FOLLOWERS_KEPT_MAX} names")));
     }
     Ok(names)
+}
+
+/// Fails if a bucket can't be pushed to as is wanted.
+fn check_push(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.accept_push.is_none() || !is_bucket(&arguments.path) {
+        return Ok(());
+    }
+    if !arguments.bucket.has_cache() {
+        let why =
+            "--accept-push with a bucket takes --cache DIR: files arrive there before they are put into the bucket";
+        return Err(Failure::usage(why));
+    }
+    match (arguments.push_max_bytes, arguments.push_max_files) {
+        (None, None) => Ok(()),
+        _ => Err(Failure::usage(
+            "--push-max-bytes and --push-max-files are for a directory: what a bucket has isn't counted. Use a quota of the store",
+        )),
+    }
 }
 
 /// The directory for pushes, below the served one.

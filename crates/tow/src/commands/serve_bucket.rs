@@ -26,14 +26,27 @@ pub struct BucketArgs {
     s3_anonymous: bool,
 }
 
+/// A bucket that is served.
+pub struct ServedBucket {
+    /// Its objects as files.
+    pub source: Arc<dyn Source>,
+    /// Directory in which pushed files arrive, if there is a cache.
+    pub staging: Option<PathBuf>,
+}
+
 /// Whether a path is an address of objects.
-fn is_bucket(path: &Path) -> bool {
+pub fn is_bucket(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"s3://")
 }
 
 impl BucketArgs {
+    /// Whether there is a cache.
+    pub fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
     /// The bucket, if the path is one.
-    pub fn source(&self, path: &Path) -> Result<Option<Arc<dyn Source>>, Failure> {
+    pub fn source(&self, path: &Path) -> Result<Option<ServedBucket>, Failure> {
         if !is_bucket(path) {
             let given = [
                 ("--cache", self.cache.is_some()),
@@ -51,7 +64,7 @@ impl BucketArgs {
     }
 
     #[cfg(feature = "s3")]
-    fn open(&self, path: &Path) -> Result<Arc<dyn Source>, Failure> {
+    fn open(&self, path: &Path) -> Result<ServedBucket, Failure> {
         use super::bucket_source::BucketSource;
         use towpath_files::root::make_private_dir;
         use towpath_objects::{Bucket, Cache, Error, Kind, ObjectUrl, Options};
@@ -74,12 +87,17 @@ impl BucketArgs {
                 .and_then(|()| Cache::open(directory, self.cache_size))
                 .map_err(Failure::failed)
         });
-        let source = BucketSource::open(bucket, cache.transpose()?).map_err(failed)?;
-        Ok(Arc::new(source))
+        let cache = cache.transpose()?;
+        // Of this bucket and prefix alone: others may have the same cache.
+        let place = format!("{} {}", bucket.endpoint(), bucket.url().prefix);
+        let place = blake3::hash(place.as_bytes()).to_hex();
+        let staging = cache.as_ref().map(|cache| cache.directory().join("incoming").join(place.as_str()));
+        let source = BucketSource::open(bucket, cache).map_err(failed)?;
+        Ok(ServedBucket { source: Arc::new(source), staging })
     }
 
     #[cfg(not(feature = "s3"))]
-    fn open(&self, _: &Path) -> Result<Arc<dyn Source>, Failure> {
+    fn open(&self, _: &Path) -> Result<ServedBucket, Failure> {
         let BucketArgs { cache_size: _, .. } = self;
         Err(Failure::usage("s3://: this build of tow has no S3; build it with `cargo build --release --features s3`"))
     }
