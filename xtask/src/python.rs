@@ -111,12 +111,16 @@ pub fn weed() -> Result<PathBuf, String> {
     if server.exists() { Ok(server) } else { Err(format!("there is no {}", server.display())) }
 }
 
-/// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the
-/// requirements say.
+/// The interpreter of the tests' virtual environment.
 pub fn environment() -> Result<PathBuf, String> {
-    let folder = target().join("venv");
+    environment_of("venv", REQUIREMENTS)
+}
+
+/// The interpreter of a virtual environment in the target folder, which is made, and filled, when it isn't as its requirements say.
+pub fn environment_of(name: &str, requirements: &str) -> Result<PathBuf, String> {
+    let folder = target().join(name);
     let python = folder.join("bin/python");
-    let wanted = std::fs::read_to_string(workspace().join(REQUIREMENTS)).map_err(|e| format!("{REQUIREMENTS}: {e}"))?;
+    let wanted = std::fs::read_to_string(workspace().join(requirements)).map_err(|e| format!("{requirements}: {e}"))?;
     let stamp = folder.join("installed-requirements.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
@@ -124,7 +128,7 @@ pub fn environment() -> Result<PathBuf, String> {
     check(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     check(
         Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", REQUIREMENTS])
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", requirements])
             .current_dir(workspace()),
     )?;
     std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;

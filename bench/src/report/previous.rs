@@ -23,7 +23,7 @@ impl Previous {
 
     /// The section of a table, with another number.
     pub fn table(&self, id: &str, number: usize) -> Option<String> {
-        let command = format!("\ncargo xtask bench {id} --runs ");
+        let command = format!("\ncargo xtask bench {id} ");
         let section = self.sections.iter().find(|section| section.contains(&command))?;
         let (_, rest) = section.split_once(". ")?;
         Some(format!("\n## {number}. {rest}"))

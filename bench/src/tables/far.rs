@@ -1,7 +1,7 @@
 //! Links to far machines, made here: whole commands, from their start to their end.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ struct Setup<'a> {
     name: &'static str,
     server: Maker<'a>,
     client: Client<'a>,
-    takes_trees: bool,
+    takes: fn(&Case) -> bool,
     arrives: fn(&str) -> String,
 }
 
@@ -89,7 +89,7 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     }
     fs::create_dir_all(root.join("in"))?;
     let variants = setups(bench).into_iter().map(|setup| {
-        let cases: Vec<&Case> = CASES.iter().filter(|case| case.content != What::Tree || setup.takes_trees).collect();
+        let cases: Vec<&Case> = CASES.iter().filter(|case| (setup.takes)(case)).collect();
         Variant {
             name: setup.name.to_owned(),
             kind: setup.kind,
@@ -134,6 +134,10 @@ impl Case {
         }
     }
 
+    fn is_file(&self) -> bool {
+        self.content != What::Tree
+    }
+
     fn group(&self) -> String {
         let content = match self.content {
             What::File(megabytes) => format!("{megabytes} MB"),
@@ -148,12 +152,24 @@ impl Case {
     }
 }
 
-fn setups(bench: &Bench) -> [Setup<'_>; 5] {
+fn setups(bench: &Bench) -> [Setup<'_>; 6] {
     let (programs, copy) = (&bench.programs, bench.folder.join("far-copy"));
     let tow = |root: &Path| {
         let mut spec = servers::tow_at(programs, root, FAR)?;
         spec.command.args(["--open-to-all", "--accept-push", "in"]);
         Ok(spec)
+    };
+    let with_cubic = move |root: &Path| {
+        let mut spec = tow(root)?;
+        spec.command.args(["--congestion", "cubic"]);
+        Ok(spec)
+    };
+    let get = |copy: PathBuf| -> Client<'_> {
+        Box::new(move |port, file| {
+            let mut command = programs.command("tow")?;
+            command.args(["get", "-q", &format!("tcp://{FAR}:{port}/{file}")]).arg(&copy);
+            Ok(command)
+        })
     };
     let in_copy: fn(&str) -> String = |_| "far-copy".to_owned();
     let python = |script: &'static str| {
@@ -161,7 +177,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
         command.args(["-c", script]);
         command
     };
-    let (to_copy, raw_copy, curl_copy, rsync_copy) = (copy.clone(), copy.clone(), copy.clone(), copy);
+    let (raw_copy, curl_copy, rsync_copy) = (copy.clone(), copy.clone(), copy.clone());
     [
         Setup {
             kind: Kind::Limit,
@@ -177,19 +193,23 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.args([FAR, &port.to_string()]).arg(&raw_copy);
                 Ok(command)
             }),
-            takes_trees: false,
+            takes: Case::is_file,
             arrives: in_copy,
         },
         Setup {
             kind: Kind::Ours,
             name: OURS[0],
             server: Box::new(tow),
-            client: Box::new(move |port, file| {
-                let mut command = programs.command("tow")?;
-                command.args(["get", "-q", &format!("tcp://{FAR}:{port}/{file}")]).arg(&to_copy);
-                Ok(command)
-            }),
-            takes_trees: true,
+            client: get(copy.clone()),
+            takes: |_| true,
+            arrives: in_copy,
+        },
+        Setup {
+            kind: Kind::Ours,
+            name: "tow get, CUBIC",
+            server: Box::new(with_cubic),
+            client: get(copy),
+            takes: |case| case.loses_one_of > 0,
             arrives: in_copy,
         },
         Setup {
@@ -202,7 +222,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.arg(format!("tcp://{FAR}:{port}/in/"));
                 Ok(command)
             }),
-            takes_trees: true,
+            takes: |_| true,
             arrives: |file| format!("far/in/{file}"),
         },
         Setup {
@@ -214,7 +234,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.args(["-sf", "-o"]).arg(&curl_copy).arg(format!("http://{FAR}:{port}/{file}"));
                 Ok(command)
             }),
-            takes_trees: false,
+            takes: Case::is_file,
             arrives: in_copy,
         },
         Setup {
@@ -227,7 +247,7 @@ fn setups(bench: &Bench) -> [Setup<'_>; 5] {
                 command.arg(&rsync_copy);
                 Ok(command)
             }),
-            takes_trees: true,
+            takes: |_| true,
             arrives: in_copy,
         },
     ]
@@ -304,7 +324,7 @@ fn content() -> Content {
         title: "Far links".to_owned(),
         about: "Whole commands over a link between two network namespaces that the bench makes itself (testing/far-link): both directions have this \
              rate and half of this round trip, a queue of one round trip, and no losses unless they are named. TCP buffers may have 128 MiB, except where the \
-             defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control. The limit is one TCP connection with the same bytes, without a request."
+             defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control but for the row that names another. The limit is one TCP connection with the same bytes, without a request."
             .to_owned(),
         peer: NGINX.to_owned(),
         layout: Layout::Grid { groups: "link".to_owned(), figures: vec![Figure::Milliseconds], log_y: false },
@@ -313,7 +333,7 @@ fn content() -> Content {
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
     let slowest = |name: &str| {
-        let times = CASES.iter().filter(|case| case.content != What::Tree).map(|case| {
+        let times = CASES.iter().filter(|case| case.is_file()).map(|case| {
             let group = case.group();
             rows.find(NGINX, &group)?.times_faster(rows.find(name, &group)?)
         });

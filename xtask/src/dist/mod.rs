@@ -10,6 +10,7 @@ mod rpm;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::python::environment_of;
 use crate::steps::{FEATURES, check as run, show};
 use crate::{cargo, target, workspace};
 
@@ -50,6 +51,11 @@ fn epoch() -> Result<String, String> {
     log.map_err(|why| format!("{why}; without git, set SOURCE_DATE_EPOCH"))
 }
 
+/// The oldest libc that the program runs with: that of manylinux2014, and the oldest of Rust's own library.
+const LIBC: &str = "2.17";
+/// Zig links with an older libc than this machine's.
+const ZIG: &str = "xtask/src/dist/requirements.txt";
+
 /// Builds the program so that nothing in it depends on where it is built, whatever the environment's own flags are.
 fn build(epoch: &str) -> Result<PathBuf, String> {
     let home = std::env::var_os("HOME").unwrap_or_default();
@@ -58,11 +64,17 @@ fn build(epoch: &str) -> Result<PathBuf, String> {
     let places = [(workspace(), "/towpath"), (&target(), "/towpath/target"), (&registry, "/cargo")];
     let rust = places.map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let c = places.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
+    let zig = environment_of("zig", ZIG)?;
+    let mut path = zig.parent().unwrap_or(&zig).as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo();
-    command.args(["build", "--release", "--locked", "--package", "towpath", "--bin", "tow", "--features", FEATURES]);
+    command.args(["zigbuild", "--release", "--locked", "--package", "towpath", "--bin", "tow", "--features", FEATURES]);
+    command.args(["--target", &format!("{triple}.{LIBC}")]).env("PATH", path);
     command.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "));
     run(command.env("SOURCE_DATE_EPOCH", epoch))?;
-    Ok(target().join("release/tow"))
+    Ok(target().join(triple).join("release/tow"))
 }
 
 /// A copy without symbols.

@@ -58,7 +58,7 @@ pub struct Arguments {
     /// Print one JSON object for each file.
     #[arg(long)]
     pub json: bool,
-    /// Show no progress bar.
+    /// Show no progress bar, and no lines but of what failed.
     #[arg(long, short)]
     quiet: bool,
     #[command(flatten)]
@@ -97,12 +97,16 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     connect.cancel = cancel_on_signal(watchdog.heartbeat())?;
     let client = FileClient::new(connect);
     let bar = Bar::new(arguments.quiet);
-    let (outcome, as_json) = (Arc::new(Mutex::new(Outcome::default())), arguments.json);
+    let (outcome, as_json, is_quiet) = (Arc::new(Mutex::new(Outcome::default())), arguments.json, arguments.quiet);
     let (shown, noted) = (bar.clone(), Arc::clone(&outcome));
     let ended = watchdog.run(None, END_TIMEOUT, move || {
         let mut on_event = |event: PushEvent| {
             noted.lock().unwrap_or_else(PoisonError::into_inner).note(&event);
-            if as_json { show_json(&event) } else { show(&event) }
+            match event {
+                _ if as_json => show_json(&event),
+                PushEvent::Pushed { .. } if is_quiet => Ok(()),
+                _ => show(&event),
+            }
         };
         let mut progress = |progress: PushProgress| {
             let files = match progress.files {
