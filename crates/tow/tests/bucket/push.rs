@@ -3,9 +3,10 @@
 use crate::s3::{BUCKET, S3, credentials};
 use crate::server::{Fault, Store};
 use crate::support::process::{Outcome, Process, Server, get, run, tow};
-use crate::support::tree::{random_file, write};
+use crate::support::tree::{random_file, write, write_secret};
 use crate::support::wait_until;
 use crate::{PIECE, serve};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,7 @@ fn leftovers(cache: &Path) -> Vec<PathBuf> {
     places.iter().flat_map(|place| -> Vec<PathBuf> { entries(place) }).collect()
 }
 
-/// What a push of one file said of it.
+/// The event of a push of one file.
 fn said(outcome: &Outcome) -> Value {
     outcome.summary()
 }
@@ -322,4 +323,45 @@ fn files_are_pushed_into_real_stores() {
         assert!(s3.header("tree/x", "x-amz-meta-mtime").is_some());
         assert_eq!((s3.uploads(), leftovers(&folder.path().join("cache"))), (vec![], vec![]));
     }
+}
+
+#[test]
+fn rules_decide_who_learns_what_is_there() {
+    let folder = TempDir::new().unwrap();
+    let rules = folder.path().join("rules");
+    write_secret(&rules, "allow anyone to push in\n");
+    let taking = Taking::start(&["--rules", rules.to_str().unwrap()]);
+    let (file, content) = taking.file("file", 3 << 20);
+    taking.store.put("tree/in/secret", content.clone());
+    for (path, option) in
+        [("in/secret", &["--if-absent"][..]), ("in/new", &["--if-absent"]), ("in/secret", &["--if", &hex(&content)])]
+    {
+        let outcome = taking.push(&file, path, option);
+        assert!(reason(&outcome).contains("rules don't allow"), "{path}: {}", reason(&outcome));
+    }
+    assert_eq!(said(&taking.push(&file, "in/secret", &[]).expect_code(0))["same"], false);
+    // Except what one has put there oneself.
+    assert_eq!(said(&taking.push(&file, "in/secret", &[]).expect_code(0))["same"], true);
+    let (next, _) = taking.file("next", 1000);
+    taking.push(&next, "in/secret", &["--if", &hex(&content)]).expect_code(0);
+    let outcome = taking.push(&file, "elsewhere", &[]);
+    assert!(!outcome.status.success() && taking.store.keys() == ["tree/in/secret"], "{}", reason(&outcome));
+}
+
+#[test]
+fn a_server_that_ends_leaves_no_parts() {
+    let taking = Taking::start(&[]);
+    let (file, _) = taking.file("large", LARGE);
+    taking
+        .store
+        .fail(|request| request.query.contains_key("partNumber").then_some(Fault::Status(503, "ServiceUnavailable")));
+    let _client = Process::start(&mut push(&taking.server, &file, "in/", &[]));
+    wait_until("a part is on its way", || {
+        let has_part = taking.store.requests("PUT").iter().any(|put| put.query.contains_key("partNumber"));
+        has_part && !taking.store.uploads().is_empty()
+    });
+    let Taking { folder, store, server } = taking;
+    server.stop(Signal::TERM).expect_code(0);
+    assert_eq!(store.uploads(), Vec::<String>::new());
+    assert_eq!(leftovers(&folder.path().join("cache")).len(), 2, "a file and its state");
 }

@@ -60,7 +60,7 @@ enum Order {
     End(u64, Option<Ticket>),
     /// The disk has reports.
     Reports,
-    /// What is at the path of a push in the store.
+    /// The look at the path of a push in the store.
     Looked(u64, Result<Option<Stored>, Failure>),
     /// A file was put into the store; false: its path isn't as expected.
     Stored(u64, Result<bool, Failure>),

@@ -41,7 +41,7 @@ pub(super) struct Push {
     pub(super) local: RelPath,
     /// Where it arrives.
     pub(super) staged: RelPath,
-    /// What the client may learn of the file at its path.
+    /// Knowledge that the client may have of the file at its path.
     pub(super) sees: PushSees,
     /// Whether it may learn the content of what has arrived for it before.
     pub(super) sees_partial: bool,

@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    /// What is to be replaced; `None` if the path isn't as expected.
+    /// The version that is to be replaced; `None` if the path isn't as expected.
     fn replaced(&self, putting: &Putting) -> Result<Option<Replaced>, Failure> {
         match putting.expected {
             Expected::Anything => Ok(Some(Replaced::Anything)),

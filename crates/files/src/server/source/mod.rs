@@ -117,7 +117,7 @@ pub enum Replaced {
 /// The end of putting a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It is in place. Its attributes, unless they are unknown, or another one is there by now.
+    /// The file is in place. Its attributes, unless they are unknown, or another one is there by now.
     InPlace(Option<Attributes>),
     /// The path isn't as it has to be, or wasn't when the answer was lost by which this file was put.
     NotAsExpected,
