@@ -30,6 +30,9 @@ impl Receiver {
     ) -> Result<(), Failure> {
         self.follow_root()?;
         let local = self.place(&request)?;
+        if self.take_over(requester, &request, &local) {
+            return Ok(());
+        }
         // Of a store that is found out later.
         if self.store.is_none() {
             let there = self.root.stat(&local).ok().map(Placed::File);

@@ -8,10 +8,10 @@ use crate::digest::{Digest, Digested, Leaf, LeafSize, wall_clock};
 use crate::disk::Staged;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::Expected;
+use crate::protocol::control::{Expected, PushRequest, Range};
 use crate::root::RootError;
 use crate::server::client_root::ClientRoot;
-use crate::server::jobs::{Context, PushUpdate};
+use crate::server::jobs::{Context, PushUpdate, Requester};
 use crate::server::open_file::OpenFile;
 use crate::server::push::admission::check_condition;
 use crate::server::push::known::Placed;
@@ -27,19 +27,20 @@ use std::time::{Duration, Instant};
 use towpath_blocking::{BlockingPool, PoolLimits};
 use towpath_rules::Permissions;
 
-/// Half of the threads are for files that came in pieces, so that these keep nobody from asking.
-const LIMITS: PoolLimits = PoolLimits { name: "tow-push-store", threads_max: 16, hung_max: 0, per_group_max: 8 };
-const SHORT: u64 = 0;
-const LONG: u64 = 1;
+/// Threads for looks and small files, which take a few round trips each.
+const SHORT: PoolLimits = PoolLimits { name: "tow-push-short", threads_max: 32, hung_max: 0, per_group_max: 32 };
+/// Threads for files that came in pieces.
+const LONG: PoolLimits = PoolLimits { name: "tow-push-long", threads_max: 8, hung_max: 0, per_group_max: 8 };
 /// How often clients learn that their files are on their way into the store.
-const ALIVE_EVERY: Duration = Duration::from_secs(5);
+const ALIVE_EVERY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 /// Time in which files that are being put are given up when the server ends.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// The store that files are put into.
 pub(super) struct StoreJobs {
     shared: Arc<Shared>,
-    pool: BlockingPool,
+    short: BlockingPool,
+    long: BlockingPool,
     orders: Sender<Order>,
 }
 
@@ -78,8 +79,9 @@ impl StoreJobs {
     ) -> std::io::Result<StoreJobs> {
         let root = ClientRoot::new(Arc::clone(&source), Permissions::unrestricted());
         let shared = Shared { source, root, context, has_ended: AtomicBool::new(false) };
-        // With a first thread, so that each job has an end.
-        Ok(StoreJobs { shared: Arc::new(shared), pool: BlockingPool::started(LIMITS)?, orders })
+        // Each with a first thread, so that each job has an end.
+        let (short, long) = (BlockingPool::started(SHORT)?, BlockingPool::started(LONG)?);
+        Ok(StoreJobs { shared: Arc::new(shared), short, long, orders })
     }
 
     /// Fails if no such file can be put.
@@ -97,7 +99,7 @@ impl StoreJobs {
             let _ = orders.send(Order::Looked(number, found));
         };
         // Fails only without any thread.
-        let _ = self.pool.submit(SHORT, push.requester.tenant, look);
+        let _ = self.short.submit(0, push.requester.tenant, look);
     }
 
     /// Puts a file. Report: [`Order::Stored`].
@@ -113,13 +115,13 @@ impl StoreJobs {
             digest: request.digest,
             leaves: push.leaves,
         };
-        let group = if let Arrived::Bytes(_) = arrived { SHORT } else { LONG };
+        let pool = if let Arrived::Bytes(_) = arrived { &self.short } else { &self.long };
         let put = move || {
             let outcome = shared.put(&putting, &arrived);
             drop(arrived);
             let _ = orders.send(Order::Stored(number, outcome));
         };
-        let _ = self.pool.submit(group, push.requester.tenant, put);
+        let _ = pool.submit(0, push.requester.tenant, put);
     }
 }
 
@@ -270,7 +272,29 @@ impl Receiver {
         store.put(number, push, arrived);
     }
 
-    /// Reports the result of that. What the store couldn't take is kept, and put by the next push of it.
+    /// Lets a client wait for a file of its own that is on its way into the store: its connection was lost, and it has come again. Returns whether
+    /// that is so.
+    pub(super) fn take_over(&mut self, requester: Requester, request: &PushRequest, local: &RelPath) -> bool {
+        let is_its = |push: &Push| {
+            let is_same = (push.requester.tenant, push.request.digest, push.request.expected)
+                == (requester.tenant, request.digest, request.expected);
+            push.local == *local && push.is_on_its_way() && is_same && request.content.is_none()
+        };
+        let Some((number, push)) =
+            self.pushes.iter_mut().find(|(_, push)| is_its(push)).filter(|_| self.store.is_some())
+        else {
+            return false;
+        };
+        let before = std::mem::replace(&mut push.requester, requester);
+        self.by_request.remove(&(before.key, before.ticket));
+        self.by_request.insert((requester.key, requester.ticket), *number);
+        let failure = Failure::new(ErrorCode::Conflict, "the same file is pushed over another connection");
+        (self.send_update)(before, PushUpdate::Failed(failure));
+        (self.send_update)(requester, PushUpdate::Begun { have: vec![Range { offset: 0, length: request.size }] });
+        true
+    }
+
+    /// Reports the result of putting a file into the store. What the store couldn't take is kept, and put by the next push of it.
     pub(super) fn stored(&mut self, number: u64, outcome: Result<bool, Failure>) {
         let content = ContentKey(number);
         let is_kept = outcome.as_ref().is_err_and(|failure| failure.code != ErrorCode::Changed);
@@ -295,11 +319,8 @@ impl Receiver {
         if self.store.is_none() {
             return;
         }
-        let is_on_its_way = |push: &&mut Push| {
-            let is_staged = push.left == 0 && push.request.size > 0;
-            matches!(push.stage, Stage::Putting) && is_staged && push.last.elapsed() >= ALIVE_EVERY
-        };
-        for push in self.pushes.values_mut().filter(is_on_its_way) {
+        let is_due = |push: &&mut Push| push.is_on_its_way() && push.last.elapsed() >= ALIVE_EVERY;
+        for push in self.pushes.values_mut().filter(is_due) {
             push.last = Instant::now();
             (self.send_update)(push.requester, PushUpdate::OnItsWay);
         }
@@ -320,6 +341,13 @@ impl Receiver {
                 }
             }
         }
+    }
+}
+
+impl Push {
+    /// Whether all of it came in pieces, and is being put into the store.
+    fn is_on_its_way(&self) -> bool {
+        matches!(self.stage, Stage::Putting) && self.left == 0 && self.request.size > 0
     }
 }
 
