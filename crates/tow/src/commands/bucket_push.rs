@@ -5,10 +5,10 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
+use towpath_buffers::MappedBuffer;
 use towpath_files::client::objects::ObjectAttributes;
 use towpath_files::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
 use towpath_files::path::RelPath;
@@ -233,13 +233,28 @@ fn part_bytes(size: u64, leaves: LeafSize) -> u64 {
     size.div_ceil(PARTS_MAX).max(PART_BYTES).div_ceil(leaf).saturating_mul(leaf)
 }
 
-fn read(file: &File, offset: u64, length: u64) -> Result<Bytes, RootError> {
-    let mut bytes = vec![0; usize::try_from(length).map_err(|error| RootError::Io(io::Error::other(error)))?];
-    match file.read_exact_at(&mut bytes, offset) {
-        Ok(()) => Ok(bytes.into()),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(RootError::Changed),
-        Err(error) => Err(RootError::Io(error)),
+/// Bytes of a part, whose memory goes back to the system: the allocator would keep it, for each thread.
+struct PartBytes(MappedBuffer);
+
+impl AsRef<[u8]> for PartBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
     }
+}
+
+fn read(file: &File, offset: u64, length: u64) -> Result<Bytes, RootError> {
+    if length == 0 {
+        return Ok(Bytes::new());
+    }
+    let length = usize::try_from(length).map_err(|error| RootError::Io(io::Error::other(error)))?;
+    let mut bytes = MappedBuffer::with_capacity(length).map_err(RootError::Io)?;
+    while bytes.len() < length {
+        let count = bytes.append_from(file, offset + bytes.len() as u64);
+        if count.map_err(|error| RootError::Io(error.into()))? == 0 {
+            return Err(RootError::Changed);
+        }
+    }
+    Ok(Bytes::from_owner(PartBytes(bytes)))
 }
 
 /// Values of the leaves of a part.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
 /// Bytes of a file of three parts.
@@ -364,4 +365,22 @@ fn a_server_that_ends_leaves_no_parts() {
     server.stop(Signal::TERM).expect_code(0);
     assert_eq!(store.uploads(), Vec::<String>::new());
     assert_eq!(leftovers(&folder.path().join("cache")).len(), 2, "a file and its state");
+}
+
+#[test]
+fn what_nobody_pushes_again_is_removed_after_a_day() {
+    let taking = Taking::start(&[]);
+    let (file, _) = taking.file("large", LARGE);
+    taking.store.fail(|request| (request.method == "POST").then_some(Fault::Status(403, "AccessDenied")));
+    taking.push(&file, "in/", &[]).expect_code(1);
+    let Taking { folder, store, server } = taking;
+    server.kill();
+    let old = leftovers(&folder.path().join("cache"));
+    assert_eq!(old.len(), 2, "a file and its state");
+    for path in old {
+        let file = std::fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(25 * 3600)).unwrap();
+    }
+    let _server = start(&store, folder.path(), &[]);
+    wait_until("it is removed", || leftovers(&folder.path().join("cache")).is_empty());
 }
