@@ -60,6 +60,11 @@ impl Bucket {
         self.0.block_on(&self.0.url.prefix, self.0.page(&self.directory(""), None, 1)).map(drop)
     }
 
+    /// Whether the store can be asked for an object at a path: some keys are only in listings.
+    pub fn may_ask(&self, path: &str) -> bool {
+        self.0.key(path).is_ok()
+    }
+
     /// Attributes of the object at a path below the prefix.
     pub fn head(&self, path: &str) -> Result<Object, Error> {
         let key = self.0.key(path)?;
@@ -84,16 +89,17 @@ impl Bucket {
         Ok(Reading { object, left: length, body: result.into_stream(), key, store: Arc::clone(&self.0) })
     }
 
-    /// A page of what is directly below a directory, which is a path, at a mark from [`Page::next`]. Keys and prefixes in it are whole.
+    /// A page of what is directly below a directory, which is a path, at a mark from [`Page::next`]. Keys and prefixes in it are whole. An empty one is
+    /// the last.
     pub fn list(&self, directory: &str, mark: Option<&str>) -> Result<Page, Error> {
         let prefix = self.directory(directory);
-        self.0.block_on(&prefix, self.0.page(&prefix, mark, PAGE_ENTRIES_MAX))
+        self.0.block_on(&prefix, self.0.page_with_entries(&prefix, mark, PAGE_ENTRIES_MAX))
     }
 
     /// Whether any key begins with this directory's prefix.
     pub fn is_directory(&self, path: &str) -> Result<bool, Error> {
         let prefix = self.directory(path);
-        let page = self.0.block_on(&prefix, self.0.page(&prefix, None, 1))?;
+        let page = self.0.block_on(&prefix, self.0.page_with_entries(&prefix, None, 1))?;
         Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
     }
 
@@ -126,8 +132,9 @@ impl Bucket {
     fn put_in(&self, path: &str, content: Bytes, metadata: &Metadata, mode: PutMode) -> Result<Option<String>, Error> {
         let key = self.0.key(path)?;
         let options = PutOptions { mode, attributes: attributes(metadata), ..PutOptions::default() };
+        let length = content.len();
         let put = async {
-            let put = self.0.objects.put_opts(&key, PutPayload::from_bytes(content), options).await;
+            let put = self.0.puts.put_opts(&key, PutPayload::from_bytes(content), options).await;
             put.map_err(|error| match error {
                 object_store::Error::AlreadyExists { .. } => {
                     Error::new(Kind::Changed, self.0.place(key.as_ref()), "it exists")
@@ -135,7 +142,7 @@ impl Bucket {
                 error => self.0.failed(&key, &error),
             })
         };
-        self.0.block_on(key.as_ref(), put).map(|put| put.e_tag)
+        self.0.block_on_put(key.as_ref(), length, put).map(|put| put.e_tag)
     }
 
     /// Begins to put an object in parts.

@@ -13,6 +13,9 @@ use std::time::{Duration, SystemTime};
 /// Largest answer with a page, in bytes: a thousand keys, each byte of them encoded, take about half.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
+/// Pages without an entry, one after the other, as of very many deleted versions.
+const EMPTY_PAGES_MAX: usize = 100;
+
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
@@ -74,6 +77,18 @@ struct CommonPrefix {
 }
 
 impl Store {
+    /// The first page that has an entry, or the last one.
+    pub(crate) async fn page_with_entries(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
+        let mut page = self.page(prefix, mark, most).await?;
+        for _ in 0..EMPTY_PAGES_MAX {
+            if !page.objects.is_empty() || !page.prefixes.is_empty() || page.next.is_none() {
+                return Ok(page);
+            }
+            page = self.page(prefix, page.next.as_deref(), most).await?;
+        }
+        Err(Error::new(Kind::Other, self.place(prefix), "too many pages of the listing have no entries"))
+    }
+
     /// The page of what begins with a prefix, up to the next slash, at a mark that the page before had.
     pub(crate) async fn page(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
         repeated(|| self.page_once(prefix, mark, most)).await

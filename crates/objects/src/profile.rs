@@ -5,9 +5,13 @@ use object_store::aws::AwsCredential;
 use object_store::client::CredentialProvider;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Command;
 use tokio::sync::Mutex;
 
 /// Largest file of profiles, and largest output of a program for credentials, in bytes.
@@ -206,16 +210,34 @@ struct Output {
 /// Runs a program for credentials. Returns when they expire, too.
 async fn ask(program: &str) -> Result<(AwsCredential, Option<SystemTime>), String> {
     let failed = |why: String| format!("credential_process failed: {why}");
-    let mut command = tokio::process::Command::new("sh");
-    command.args(["-c", program]).stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PROGRAM_TIMEOUT, command.output()).await;
-    let output = output.map_err(|_| failed(format!("it didn't end within {} s", PROGRAM_TIMEOUT.as_secs())))?;
-    let output = output.map_err(|error| failed(error.to_string()))?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(failed(format!("{}: {}", output.status, words.trim())));
+    let mut command = Command::new("sh");
+    command.args(["-c", program]).stdin(Stdio::null()).kill_on_drop(true);
+    let ended = tokio::time::timeout(PROGRAM_TIMEOUT, run(command)).await;
+    let ended = ended.map_err(|_| failed(format!("it didn't end within {} s", PROGRAM_TIMEOUT.as_secs())))?;
+    let (status, output, errors) = ended.map_err(|error| failed(error.to_string()))?;
+    if !status.success() {
+        return Err(failed(format!("{status}: {}", String::from_utf8_lossy(&errors).trim())));
     }
-    parse_output(&output.stdout).map_err(failed)
+    parse_output(&output).map_err(failed)
+}
+
+/// Runs a program to its end. Returns its output and its errors.
+async fn run(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
+    let mut program = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let pipes = (program.stdout.take(), program.stderr.take());
+    let (output, errors) = tokio::try_join!(read(pipes.0), read(pipes.1))?;
+    Ok((program.wait().await?, output, errors))
+}
+
+async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        pipe.take(BYTES_MAX + 1).read_to_end(&mut bytes).await?;
+    }
+    match bytes.len() as u64 {
+        0..=BYTES_MAX => Ok(bytes),
+        _ => Err(io::Error::other(format!("it writes more than {BYTES_MAX} bytes"))),
+    }
 }
 
 fn parse_output(json: &[u8]) -> Result<(AwsCredential, Option<SystemTime>), String> {
@@ -257,6 +279,18 @@ mod tests {
         let why = ProfileCredentials::of(&pick(Some("sso"), "").unwrap()).unwrap_err();
         assert!(why.contains("export-credentials"), "{why}");
         assert!(ProfileCredentials::of(&pick(None, "").unwrap()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_program_may_write_only_so_much() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ask = |program: &str| runtime.block_on(ask(program));
+        let (credential, _) = ask(r#"echo '{"AccessKeyId":"A","SecretAccessKey":"S"}'; echo words >&2"#).unwrap();
+        assert_eq!(credential.key_id, "A");
+        assert!(ask("echo no >&2; exit 3").unwrap_err().ends_with("3: no"));
+        for program in ["yes", "yes >&2"] {
+            assert!(ask(program).unwrap_err().contains("more than 1048576 bytes"));
+        }
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 /// Time in which a connection has to be there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a store has to send or take something.
+/// Time in which a store has to send something. Of a request with a body it would count from its beginning: those have none.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-/// Repetitions of a request that failed for a passing reason, and the time for all of them.
+/// Repetitions of a request that failed for a passing reason, and the time after which it isn't repeated: sending content may take longer.
 const RETRIES_MAX: usize = 5;
 const RETRY_TIME: Duration = Duration::from_secs(30);
+pub(crate) const PUT_RETRY_TIME: Duration = Duration::from_secs(240);
 /// First wait before a repetition, which doubles, and the longest.
 pub(crate) const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -87,7 +88,7 @@ impl Settings {
             // Anything that could spoil the body on its way is covered by TLS, or wouldn't be stopped by this.
             .with_unsigned_payload(bucket_endpoint.starts_with("https://"))
             .with_client_options(client.clone())
-            .with_retry(retry());
+            .with_retry(retry(RETRY_TIME));
         let has_static = std::env::var_os("AWS_ACCESS_KEY_ID").is_some_and(|key| !key.is_empty());
         let has_token = std::env::var_os("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
         if !anonymous && !has_static && !has_token {
@@ -104,9 +105,9 @@ impl Settings {
     }
 }
 
-fn retry() -> RetryConfig {
+pub(crate) fn retry(retry_timeout: Duration) -> RetryConfig {
     let backoff = BackoffConfig { init_backoff: BACKOFF_FIRST, max_backoff: BACKOFF_MAX, base: 2.0 };
-    RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout: RETRY_TIME }
+    RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout }
 }
 
 /// URL of a bucket, without a slash at its end.

@@ -1,6 +1,6 @@
 //! A store as all requests need it.
 
-use crate::settings::Settings;
+use crate::settings::{PUT_RETRY_TIME, Settings, retry};
 use crate::{Error, Kind, ObjectUrl, Options};
 use object_store::aws::AmazonS3;
 use object_store::client::{HttpClient, HttpConnector, ReqwestConnector};
@@ -14,10 +14,15 @@ use tokio::runtime::Runtime;
 const THREADS: usize = 2;
 /// Time in which a call ends, with all repetitions; of a body, each part of it.
 const CALL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Slowest rate at which content is put, in bytes a second.
+const PUT_RATE_MIN: u64 = 64 << 10;
+
 /// All that requests need, and the threads that run them.
 pub(crate) struct Store {
     pub(crate) url: ObjectUrl,
     pub(crate) objects: AmazonS3,
+    /// The same for requests with content, which may take long to send.
+    pub(crate) puts: AmazonS3,
     pub(crate) client: HttpClient,
     pub(crate) bucket_endpoint: String,
     pub(crate) region: String,
@@ -50,17 +55,39 @@ impl Store {
         let _entered = runtime.enter();
         let Settings { builder, client, bucket_endpoint, region, anonymous, request_payer } =
             Settings::find(url, options)?;
+        let unlimited = client.clone().with_read_timeout_disabled();
+        let puts = builder.clone().with_client_options(unlimited).with_retry(retry(PUT_RETRY_TIME));
+        let puts = puts.build().map_err(|error| failed(&error))?;
         let client = ReqwestConnector::default().connect(&client).map_err(|error| failed(&error))?;
         let objects = builder.build().map_err(|error| failed(&error))?;
-        Ok(Store { url: url.clone(), objects, client, bucket_endpoint, region, anonymous, request_payer })
+        Ok(Store { url: url.clone(), objects, puts, client, bucket_endpoint, region, anonymous, request_payer })
     }
 
     /// Runs a call to its end on the caller's thread.
     pub(crate) fn block_on<T>(&self, key: &str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.block_for(CALL_TIMEOUT, key, call)
+    }
+
+    /// The same for a call that puts content of this length.
+    pub(crate) fn block_on_put<T>(
+        &self,
+        key: &str,
+        length: usize,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.block_for(put_timeout(length), key, call)
+    }
+
+    fn block_for<T>(
+        &self,
+        limit: Duration,
+        key: &str,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let runtime = runtime().map_err(|error| Error::new(Kind::Other, self.place(key), &error.to_string()))?;
         runtime.block_on(async {
-            tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| {
-                let why = format!("no answer within {} s", CALL_TIMEOUT.as_secs());
+            tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+                let why = format!("no answer within {} s", limit.as_secs());
                 Err(Error::new(Kind::Unreachable, self.place(key), &why))
             })
         })
@@ -87,5 +114,21 @@ impl Store {
 
     pub(crate) fn failed(&self, key: &Path, error: &object_store::Error) -> Error {
         Error::of(self.place(key.as_ref()), error)
+    }
+}
+
+/// Time in which content of this length has to be put, with all repetitions.
+fn put_timeout(length: usize) -> Duration {
+    CALL_TIMEOUT + Duration::from_secs(length as u64 / PUT_RATE_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_content_has_longer() {
+        assert_eq!(put_timeout(1000), CALL_TIMEOUT);
+        assert_eq!(put_timeout(8 << 20), CALL_TIMEOUT + Duration::from_secs(128));
     }
 }

@@ -61,12 +61,12 @@ impl Upload {
         if number >= PARTS_MAX {
             return Err(self.wrong(&format!("an object has {PARTS_MAX} parts at most")));
         }
-        let payload = PutPayload::from_bytes(content);
+        let (length, payload) = (content.len(), PutPayload::from_bytes(content));
         let put = async {
-            let put = self.store.objects.put_part(&self.key, &self.id, number, payload).await;
+            let put = self.store.puts.put_part(&self.key, &self.id, number, payload).await;
             put.map_err(|error| self.store.failed(&self.key, &error))
         };
-        let part = self.store.block_on(self.key.as_ref(), put)?;
+        let part = self.store.block_on_put(self.key.as_ref(), length, put)?;
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).insert(number, part);
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! The directory is the only record: it is read every few minutes, as other processes may share it, and whenever it may be full.
 
 use super::store::Directory;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -110,19 +111,30 @@ impl Shared {
         let most = percent(bytes.min(self.bytes_max), LEFT_PERCENT);
         let count_max = pieces.len().min(PIECES_MAX) / 10 * 9 + 1;
         pieces.sort_unstable_by_key(|piece| piece.used);
-        let (mut left, mut count) = (bytes, pieces.len());
+        let (mut left, mut count, mut failed) = (bytes, pieces.len(), None);
         for piece in pieces {
             if left <= most && (count <= count_max || within) {
                 break;
             }
-            if std::fs::remove_file(&piece.path).is_ok() {
-                self.evicted.fetch_add(1, Ordering::Relaxed);
+            match std::fs::remove_file(&piece.path) {
+                Ok(()) => {
+                    self.evicted.fetch_add(1, Ordering::Relaxed);
+                }
+                // Another process was faster.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    failed = Some((piece.path, error));
+                    continue;
+                }
             }
             left -= piece.bytes;
             count -= 1;
         }
         self.bytes.fetch_sub((bytes - left).min(self.bytes.load(Ordering::Relaxed)), Ordering::Relaxed);
         tracing::debug!(bytes, left, "evicted pieces from the cache");
+        if let Some((path, error)) = failed {
+            tracing::warn!(path = %path.display(), %error, "cannot remove a piece from the cache");
+        }
     }
 
     fn pieces(&self) -> Vec<Found> {

@@ -29,9 +29,10 @@ const FETCHES_MAX: usize = 8;
 const AHEAD_WAITING_MAX: usize = 64;
 /// Pieces that are fetched ahead of a reader.
 const AHEAD_MAX: u64 = 4;
-/// Pieces that stay open.
-const OPEN_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-/// Time for which a reader waits for a piece: longer than the store may take for it. Then the disk hangs.
+/// Pieces that stay open, and part of the cache that they may have: their space isn't free once they are evicted.
+const OPEN_MAX: u64 = 256;
+const OPEN_PART: u64 = 4;
+/// Time without a byte from the store, though something was asked for, after which nobody waits for a piece: longer than an answer may take.
 const WAIT_MAX: Duration = Duration::from_secs(150);
 /// Time for which nothing is kept after the disk failed.
 const BROKEN_TIME: Duration = Duration::from_secs(10);
@@ -48,6 +49,8 @@ struct Inner {
     /// There is something to fetch.
     wanted: Condvar,
     broken_until: Mutex<Option<Instant>>,
+    /// When a byte last came into the cache, or the first fetch began.
+    progress: Mutex<Instant>,
     counts: Counts,
 }
 
@@ -148,19 +151,17 @@ impl Cache {
         let failed = |error: std::io::Error| format!("cannot use {} as a cache: {error}", directory.display());
         let directory = Arc::new(Directory::open(directory).map_err(failed)?);
         let evictor = Evictor::start(Arc::clone(&directory), bytes_max).map_err(failed)?;
-        let state = State {
-            open: LruCache::new(OPEN_MAX),
-            flights: HashMap::new(),
-            queue: VecDeque::new(),
-            threads: 0,
-            idle: 0,
-        };
+        let open = (bytes_max / PIECE_BYTES / OPEN_PART).clamp(1, OPEN_MAX);
+        let open = usize::try_from(open).ok().and_then(NonZeroUsize::new).unwrap_or(NonZeroUsize::MIN);
+        let state =
+            State { open: LruCache::new(open), flights: HashMap::new(), queue: VecDeque::new(), threads: 0, idle: 0 };
         Ok(Cache(Arc::new(Inner {
             directory,
             evictor,
             state: Mutex::new(state),
             wanted: Condvar::new(),
             broken_until: Mutex::default(),
+            progress: Mutex::new(Instant::now()),
             counts: Counts::default(),
         })))
     }
@@ -200,15 +201,10 @@ impl Cache {
             return Ok(None);
         }
         let flight = self.begin(bucket, version, index, id, false);
-        match flight.wait() {
-            Some(Ok(Outcome::Kept(piece))) => Ok(Some(piece)),
-            Some(Ok(Outcome::NotKept)) => {
+        match self.0.wait(&flight)? {
+            Outcome::Kept(piece) => Ok(Some(piece)),
+            Outcome::NotKept => {
                 self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
-            }
-            Some(Err(error)) => Err(error),
-            None => {
-                self.0.broke(&format!("a piece wasn't there after {} s", WAIT_MAX.as_secs()));
                 Ok(None)
             }
         }
@@ -244,8 +240,11 @@ impl Cache {
             let at = state.queue.iter().position(|fetch| fetch.is_ahead).unwrap_or(state.queue.len());
             state.queue.insert(at, fetch);
         }
+        if state.flights.is_empty() {
+            self.0.progressed();
+        }
         state.flights.insert(id, Arc::clone(&flight));
-        if state.idle == 0 && state.threads < FETCHES_MAX {
+        if state.idle < state.queue.len() && state.threads < FETCHES_MAX {
             self.start_thread(&mut state);
         }
         drop(state);
@@ -350,9 +349,11 @@ impl Inner {
         while let Some(bytes) = reading.next_bytes()? {
             if let Err(error) = writing.append(&bytes) {
                 self.broke(&error.to_string());
+                self.lock().open.clear();
                 self.evictor.hurry();
                 return Ok(Outcome::NotKept);
             }
+            self.progressed();
         }
         match writing.finish(length) {
             Ok(piece) => {
@@ -366,6 +367,33 @@ impl Inner {
                 Ok(Outcome::NotKept)
             }
         }
+    }
+
+    /// Waits for the outcome of a request. If no byte comes into the cache for long, as when its disk hangs, the reader helps itself.
+    fn wait(&self, flight: &Flight) -> Result<Outcome, Error> {
+        let mut outcome = flight.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(outcome) = &*outcome {
+                return outcome.clone();
+            }
+            let since = self.progress.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+            let Some(left) = WAIT_MAX.checked_sub(since) else {
+                tracing::warn!("nothing came into the cache for {} s: each read asks the store", WAIT_MAX.as_secs());
+                return Ok(Outcome::NotKept);
+            };
+            outcome = flight.is_over.wait_timeout(outcome, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn progressed(&self) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// The disk couldn't read a piece.
+    fn forget(&self, id: &Id, error: &std::io::Error) {
+        self.lock().open.pop(id);
+        self.broke(&format!("a piece can't be read: {error}"));
+        self.counts.bypassed.fetch_add(1, Ordering::Relaxed);
     }
 
     fn is_broken(&self) -> bool {
@@ -403,13 +431,6 @@ impl Flight {
     fn end(&self, outcome: Result<Outcome, Error>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.is_over.notify_all();
-    }
-
-    /// Its outcome; `None` if there is none after a long time.
-    fn wait(&self) -> Option<Result<Outcome, Error>> {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.is_over.wait_timeout_while(outcome, WAIT_MAX, |outcome| outcome.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 }
 
@@ -468,10 +489,13 @@ impl Content {
         if left == 0 {
             return Ok(0);
         }
-        if let Some(piece) = self.piece(index)? {
+        if let (Some(cache), Some(piece)) = (&self.cache, self.piece(index)?) {
             let wanted = usize::try_from(in_piece).unwrap_or(usize::MAX).min(buffer.len());
             let space = buffer.get_mut(..wanted).unwrap_or_default();
-            return piece.read_at(space, offset - index * PIECE_BYTES).map_err(|error| self.failed(&error));
+            match piece.read_at(space, offset - index * PIECE_BYTES) {
+                Ok(count) => return Ok(count),
+                Err(error) => cache.0.forget(&Id::of(&self.bucket, &self.version, index), &error),
+            }
         }
         self.read_direct(buffer, offset, left)
     }
@@ -532,9 +556,5 @@ impl Content {
             done += bytes.len();
         }
         Ok(done)
-    }
-
-    fn failed(&self, error: &std::io::Error) -> Error {
-        Error::new(Kind::Other, self.bucket.url().key(&self.version.path), &format!("the cache can't be read: {error}"))
     }
 }

@@ -5,10 +5,13 @@
 mod server;
 
 use server::{Fault, Store};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 use towpath_objects::{Bucket, CACHE_BYTES_MIN, Cache, Condition, Content, Kind, Options, PIECE_BYTES, Version};
 
@@ -88,9 +91,7 @@ fn a_damaged_piece_is_fetched_again() {
         read_all(&Content::new(bucket.clone(), Some(cache), version(&bucket, "a")))
     };
     assert!(read() == all);
-    let shelves = std::fs::read_dir(folder.path().join("pieces-1")).unwrap();
-    let files = shelves.flat_map(|shelf| std::fs::read_dir(shelf.unwrap().path()).unwrap());
-    let [piece] = &files.map(|file| file.unwrap().path()).collect::<Vec<_>>()[..] else { panic!("one piece") };
+    let [piece] = &pieces(folder.path()).into_values().collect::<Vec<_>>()[..] else { panic!("one piece") };
     let whole = std::fs::read(piece).unwrap();
     for damaged in [[&[whole[0] ^ 1], &whole[1..]].concat(), whole[..100].to_vec(), Vec::new()] {
         std::fs::write(piece, damaged).unwrap();
@@ -104,19 +105,80 @@ fn a_damaged_piece_is_fetched_again() {
 fn what_was_not_used_for_longest_is_evicted() {
     let (store, folder) = (Store::start(), TempDir::new().unwrap());
     let bucket = bucket(&store);
-    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let count = (CACHE_BYTES_MIN / PIECE_BYTES) as usize + 8;
-    store.put("models/big", vec![7; count * PIECE]);
-    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "big"));
-    assert!(read_all(&content).iter().all(|byte| *byte == 7));
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while cache.figures().bytes > CACHE_BYTES_MIN {
-        assert!(std::time::Instant::now() < until, "{:?}", cache.figures());
-        std::thread::yield_now();
+    let full = CACHE_BYTES_MIN / 100 * 95;
+    // As many as are within the limit, and more.
+    let (count, more) = ((full / (PIECE_BYTES + 32)) as usize, 6);
+    let all: Vec<u8> = (0..count + more).flat_map(|index| vec![index as u8; PIECE]).collect();
+    store.put("models/big", all);
+    let version = version(&bucket, "big");
+    let open = || Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let content = |cache: &Cache| Content::new(bucket.clone(), Some(cache.clone()), version.clone());
+    let read = |content: &Content, index: usize| {
+        let mut byte = [0];
+        content.read_at(&mut byte, index as u64 * PIECE_BYTES).unwrap();
+        assert_eq!(usize::from(byte[0]), index);
+    };
+    let (cache, held) = (open(), 1);
+    // Each by a reader of its own, for which nothing is fetched ahead.
+    (0..count).for_each(|index| read(&content(&cache), index));
+    let (file, at) = content(&cache).file_at(held * PIECE_BYTES + 5, 100, true).unwrap().unwrap();
+    assert_eq!((cache.figures().evicted, pieces(folder.path()).len()), (0, count));
+    drop(cache);
+    // Used one after the other, and some again.
+    let begin = SystemTime::now() - Duration::from_secs(3600);
+    for (index, path) in pieces(folder.path()) {
+        let piece = File::options().write(true).open(path).unwrap();
+        piece.set_modified(begin + Duration::from_secs(index as u64)).unwrap();
     }
-    assert!(cache.figures().evicted > 0);
+    let (cache, again) = (open(), [2, 9, 20]);
+    again.iter().for_each(|index| read(&content(&cache), *index));
+    let until = Instant::now() + Duration::from_secs(60);
+    let wait = |is_there: &dyn Fn() -> bool| {
+        while !is_there() {
+            assert!(Instant::now() < until, "{:?}", cache.figures());
+            std::thread::yield_now();
+        }
+    };
+    wait(&|| cache.figures().bytes > 0);
+    (count..count + more).for_each(|index| read(&content(&cache), index));
+    wait(&|| cache.figures().evicted > 0 && cache.figures().bytes <= full);
+    let left = pieces(folder.path());
+    let by_use = (0..count).filter(|index| !again.contains(index));
+    let gone: Vec<_> = (0..count + more).filter(|index| !left.contains_key(index)).collect();
+    assert_eq!(gone, by_use.take(gone.len()).collect::<Vec<_>>());
+    assert_eq!(cache.figures().evicted, gone.len() as u64);
     // A piece that was evicted while it was open is as it was.
-    assert!(read_all(&content).iter().all(|byte| *byte == 7));
+    assert!(gone.contains(&(held as usize)));
+    let mut part = [0; 100];
+    file.read_exact_at(&mut part, at).unwrap();
+    assert_eq!(part, [held as u8; 100]);
+}
+
+/// Files of the pieces in a cache, by their first byte.
+fn pieces(cache: &Path) -> BTreeMap<usize, PathBuf> {
+    let shelves = std::fs::read_dir(cache.join("pieces-1")).unwrap();
+    let files = shelves.flat_map(|shelf| std::fs::read_dir(shelf.unwrap().path()).unwrap());
+    let by_first = |path: PathBuf| {
+        let mut first = [0];
+        File::open(&path).unwrap().read_exact_at(&mut first, 0).unwrap();
+        (usize::from(first[0]), path)
+    };
+    files.map(|file| by_first(file.unwrap().path())).collect()
+}
+
+#[test]
+fn a_piece_that_the_disk_cannot_read_comes_from_the_store() {
+    let (store, folder) = (Store::start(), TempDir::new().unwrap());
+    let (bucket, all) = (bucket(&store), bytes(5000));
+    store.put("models/a", all.clone());
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "a"));
+    assert!(read_all(&content) == all);
+    for path in pieces(folder.path()).values() {
+        File::options().write(true).open(path).unwrap().set_len(0).unwrap();
+    }
+    assert!(read_all(&content) == all);
+    assert!(cache.figures().is_broken && cache.figures().bypassed == 1, "{:?}", cache.figures());
 }
 
 #[test]
@@ -221,6 +283,22 @@ fn keys_of_all_kinds_are_listed() {
     for unnamed in ["new\nline", "a//b", "../d", "dir/", ""] {
         assert_eq!(bucket.head(unnamed).unwrap_err().kind, Kind::NotFound, "{unnamed:?}");
     }
+}
+
+#[test]
+fn pages_without_entries_are_passed_over() {
+    let store = Store::start();
+    let bucket = bucket(&store);
+    store.put("models/dir/a", *b"x");
+    let mut left = 0;
+    store.fail(move |_| {
+        left = (left + 1) % 3;
+        (left > 0).then_some(Fault::EmptyPage)
+    });
+    assert!(bucket.is_directory("dir").unwrap() && !bucket.is_directory("other").unwrap());
+    assert_eq!(bucket.list("dir", None).unwrap().objects.len(), 1);
+    store.fail(|_| Some(Fault::EmptyPage));
+    assert!(bucket.is_directory("dir").unwrap_err().to_string().contains("no entries"));
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub enum Fault {
     Replaced(Vec<u8>),
     /// The request is carried out, and its answer lost.
     Lost,
+    /// A page of a listing without entries, that isn't the last.
+    EmptyPage,
 }
 
 type Faults = Box<dyn FnMut(&Request) -> Option<Fault> + Send>;
@@ -198,6 +200,13 @@ impl Store {
             }
             Some(Fault::Cut(bytes)) => cut = bytes,
             Some(Fault::Replaced(content)) => drop(state.put(&request.key, content.into(), Vec::new())),
+            Some(Fault::EmptyPage) => {
+                drop(state);
+                // A mark before all names.
+                let more = "<IsTruncated>true</IsTruncated><NextContinuationToken>!</NextContinuationToken>";
+                let body = format!("<ListBucketResult>{more}</ListBucketResult>");
+                return send(connection, 200, &[], body.as_bytes(), &request.method);
+            }
             Some(Fault::Lost) => {
                 state.write(&request, body);
                 return Err(std::io::ErrorKind::ConnectionAborted.into());

@@ -287,28 +287,36 @@ impl Listing {
 
     fn entries(&mut self, page: Page, found: Vec<String>) -> Vec<Listed> {
         let skipped = self.prefix_length();
-        let mut entries: BTreeMap<Box<[u8]>, Attributes> = BTreeMap::new();
+        let mut entries: BTreeMap<Box<[u8]>, Listed> = BTreeMap::new();
         let name_of = |key: &str| key.get(skipped..).map(str::to_owned);
         for object in page.objects {
             // One without a name is the directory's own marker.
             let Some(name) = name_of(&object.key).filter(|name| !name.is_empty()) else { continue };
-            let towpath_objects::Listed { size, modified, e_tag, .. } = object;
+            let towpath_objects::Listed { size, modified, e_tag, is_archived, .. } = object;
             let version = Version { path: below(&self.path, &name), size, modified, e_tag };
-            entries.insert(name.as_bytes().into(), self.shared.attributes(&version));
+            let unreadable = match () {
+                () if is_archived => Some(Kind::Archived.words()),
+                () if !self.shared.bucket.may_ask(&version.path) => Some("no request can have its name"),
+                () => None,
+            };
+            let attributes = self.shared.attributes(&version);
+            entries.insert(name.as_bytes().into(), Listed { name: name.into_bytes().into(), attributes, unreadable });
             self.shared.remember(version);
         }
         let of_page: Vec<_> =
             page.prefixes.iter().filter_map(|prefix| name_of(prefix.strip_suffix('/').unwrap_or(prefix))).collect();
         for name in of_page.iter().filter(|name| !self.ahead.remove(*name)).chain(&found) {
-            let attributes = self.shared.directory(&below(&self.path, name));
+            let path = below(&self.path, name);
+            let name: Box<[u8]> = name.as_bytes().into();
+            let attributes = self.shared.directory(&path);
+            let listed = Listed { name: name.clone(), attributes, unreadable: None };
             // Of a key and a directory with one name, the directory is listed: it has more in it.
-            if entries.insert(name.as_bytes().into(), attributes).is_some_and(|was| was.kind != FileKind::Dir) {
-                let path = below(&self.path, name);
+            if entries.insert(name, listed).is_some_and(|was| was.attributes.kind != FileKind::Dir) {
                 tracing::warn!(path, "an object has the name of a directory: it isn't listed");
             }
         }
         self.ahead.extend(found.into_iter().filter(|name| !of_page.contains(name)));
-        entries.into_iter().map(|(name, attributes)| Listed { name, attributes }).collect()
+        entries.into_values().collect()
     }
 }
 

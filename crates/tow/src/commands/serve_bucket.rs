@@ -12,7 +12,7 @@ use towpath_files::server::source::Source;
 #[derive(clap::Args)]
 #[command(next_help_heading = "S3")]
 pub struct BucketArgs {
-    /// Keep pieces of objects in this directory, so that each is fetched once.
+    /// Keep pieces of objects in this directory on a local disk, so that each is fetched once.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Size of the cache; what wasn't used for longest goes first.

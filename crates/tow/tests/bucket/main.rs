@@ -151,6 +151,10 @@ fn what_fails_has_clear_words_and_nothing_wrong_is_installed() {
 fn a_bucket_is_followed() {
     let folder = TempDir::new().unwrap();
     let (store, tree) = filled(folder.path());
+    // Neither keeps the others from being followed, and nobody asks for them.
+    for unread in ["tree/old.archived", "tree/many/new\nline"] {
+        store.put(unread, *b"x");
+    }
     let state = folder.path().join("state");
     let arguments = ["--watch", "--rescan", "1s", "--state", state.to_str().unwrap()];
     let server = Server::from_command(&mut serve(&store, Some(&folder.path().join("cache")), &arguments));
@@ -159,6 +163,12 @@ fn a_bucket_is_followed() {
     let has = |path: &str, content: &[u8]| std::fs::read(copy.join(path)).is_ok_and(|there| there == content);
     wait_until("all is there", || has("many/file-299.txt", &std::fs::read(tree.join("many/file-299.txt")).unwrap()));
     wait_until("the large one is there", || has("big", &std::fs::read(tree.join("big")).unwrap()));
+    let mut once = tow(["follow", "--once", &server.url("")]);
+    let outcome = run(once.arg(folder.path().join("once")));
+    assert!(outcome.stderr.contains("old.archived") && outcome.stderr.contains("many"), "{}", outcome.stderr);
+    assert!(!copy.join("old.archived").exists());
+    let asked: Vec<_> = store.requests("GET").into_iter().map(|request| request.key).collect();
+    assert!(!asked.iter().any(|key| key == "tree/old.archived"), "{asked:?}");
     store.put("tree/new", *b"new");
     store.put("tree/empty", *b"not any more");
     wait_until("changes are there", || has("new", b"new") && has("empty", b"not any more"));

@@ -114,8 +114,9 @@ impl Load<OpenFile> {
     pub(crate) fn copy(&self, context: &Context, space: Share) -> Result<Loaded<OpenFile>, Failure> {
         if self.how != LoadHow::Compressed
             && let Some((piece, at)) = self.file.piece(self.offset, self.length, true)?
+            // If the disk fails, the source has it elsewhere.
+            && context.storage.prefetch(&piece, at, self.length).is_ok()
         {
-            context.storage.prefetch(&piece, at, self.length)?;
             return Ok(Loaded::InFile(piece, at));
         }
         // Reads ahead while this piece is sent.

@@ -205,7 +205,7 @@ impl Pool {
     /// Whether jobs of a request wait for a thread, and none of them runs.
     pub(crate) fn keeps_waiting(&self, key: u64, Ticket(request): Ticket) -> bool {
         let mut groups = self.mounts.iter().copied().chain([Requester::group_of(key)]);
-        // In the others the groups are devices, of which there are few.
+        // In the others the groups are devices, and files of a bucket: all are searched.
         groups.any(|group| self.files.keeps_waiting(key, request, Some(group)))
             || [&self.prefetch, &self.compress, &self.hash].iter().any(|pool| pool.keeps_waiting(key, request, None))
     }
@@ -243,7 +243,7 @@ impl Pool {
             self.files.cancel(key, request, Some(group));
             self.list.cancel(key, request, Some(group));
         }
-        // Here the groups are devices, of which there are few.
+        // Here the groups are devices, and files of a bucket: all are searched.
         self.prefetch.cancel(key, request, None);
         self.compress.cancel(key, request, None);
     }

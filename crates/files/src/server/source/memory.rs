@@ -288,7 +288,7 @@ impl Pages for Prefix {
         self.behind = names.last().cloned();
         let listed = |name: Box<[u8]>| {
             let attributes = state.attributes(&self.path.join(&name)?)?;
-            Ok(Listed { name, attributes })
+            Ok(Listed { name, attributes, unreadable: None })
         };
         names.into_iter().map(listed).collect::<Result<_, _>>().map(Some)
     }

@@ -2,7 +2,7 @@
 //!
 //! A [`Root`] is one source: a directory of this machine, or one file. Others, such as an object store, give listings by pages and contents by
 //! pieces. The jobs run on any of them. What only a directory of this machine can do asks for [`Source::local`]: links, mounts, holes, hard
-//! links, watching, pushes and versions.
+//! links, pushes and versions. A directory is watched by events of the system; others are listed again and again.
 
 mod local;
 #[cfg(test)]
@@ -216,6 +216,8 @@ pub struct Listed {
     pub name: Box<[u8]>,
     /// Its attributes.
     pub attributes: Attributes,
+    /// Why its content can't be read now, if the source knows that without asking.
+    pub unreadable: Option<&'static str>,
 }
 
 impl Attributes {

@@ -5,6 +5,8 @@
 use super::limit::{DeleteLimit, Verdict};
 use super::{END_MAX, RESCAN_BLIND, ROOT_CHECK, SharedCatalogue, UNREAD_SHOWN_MAX, WatchOptions, WatchStats};
 use crate::catalogue::{Content, Entry, Identity};
+use crate::digest::HashError;
+use crate::limits::CATALOGUE_PATHS_MAX;
 use crate::path::{RelPath, is_reserved};
 use crate::root::{FileKind, RootError};
 use crate::server::client_root::ClientRoot;
@@ -118,8 +120,23 @@ struct Findings {
     files: Vec<(RelPath, Attributes)>,
     gone: Vec<RelPath>,
     unread: BTreeMap<RelPath, bool>,
+    /// Whether a directory couldn't be listed, which may be possible in a moment.
+    has_failed: bool,
     /// Whether there was anything at all.
     has_any: bool,
+    /// Paths that may still be added to the catalogue.
+    space: usize,
+    is_full: bool,
+}
+
+impl Findings {
+    /// Takes the space of a path that isn't in the catalogue yet; false if there is none left.
+    fn take_space(&mut self) -> bool {
+        let left = self.space.checked_sub(1);
+        self.is_full |= left.is_none();
+        self.space = left.unwrap_or_default();
+        left.is_some()
+    }
 }
 
 impl Poller {
@@ -142,7 +159,7 @@ impl Poller {
         }
     }
 
-    /// Looks at everything, and publishes what changed. Returns whether all could be read.
+    /// Looks at everything, and publishes what changed. Returns whether nothing failed.
     fn look(&mut self) -> bool {
         let found = match self.list() {
             Ok(Some(found)) => found,
@@ -152,8 +169,11 @@ impl Poller {
                 return false;
             }
         };
-        let Findings { dirs, files, gone, unread, has_any } = found;
-        self.note_unread(unread);
+        let Findings { dirs, files, gone, mut unread, has_failed, has_any, is_full, .. } = found;
+        self.note_full(is_full);
+        // Files that couldn't be read stay listed until they are tried again.
+        let still = files.iter().filter(|(path, _)| self.unread.get(path) == Some(&false));
+        self.note_unread(unread.clone().into_iter().chain(still.map(|(path, _)| (path.clone(), false))).collect());
         let gone = if self.may_go(&gone, has_any) { gone } else { Vec::new() };
         if !gone.is_empty() || !dirs.is_empty() {
             let is_full = self.published.change(|catalogue| {
@@ -165,16 +185,21 @@ impl Poller {
             });
             self.note_full(is_full);
         }
-        let is_all = self.finish(&files);
+        let Some((failed, is_all)) = self.finish(&files) else { return true };
+        let has_failed = has_failed || !failed.is_empty();
+        unread.extend(failed.into_iter().map(|path| (path.clone(), false)));
+        // Before it is complete: a follower deletes what is neither published nor unread.
+        self.note_unread(unread);
         if is_all && !self.published.read().is_complete() {
             self.published.change(|catalogue| catalogue.complete());
         }
-        self.unread.is_empty() && is_all
+        is_all && !has_failed
     }
 
     /// Lists everything, and compares it with the catalogue; `None` at the end of the server.
     fn list(&self) -> Result<Option<Findings>, RootError> {
-        let mut found = Findings::default();
+        let space = CATALOGUE_PATHS_MAX.saturating_sub(self.published.read().len());
+        let mut found = Findings { space, ..Findings::default() };
         let mut dirs = vec![RelPath::root()];
         while let Some(dir) = dirs.pop() {
             if self.end.is_due() {
@@ -188,6 +213,7 @@ impl Poller {
                 Err(error) => {
                     self.warn_unread(&dir, &error);
                     found.unread.insert(dir, true);
+                    found.has_failed = true;
                 }
             }
         }
@@ -202,13 +228,21 @@ impl Poller {
                 return Ok(());
             }
             let catalogue = self.published.read();
-            for Listed { name, attributes } in page {
-                let Ok(path) = dir.join(&name) else { continue };
+            for Listed { name, attributes, unreadable } in page {
                 if is_reserved(&name) {
                     continue;
                 }
                 found.has_any = true;
+                let Ok(path) = dir.join(&name) else {
+                    if found.unread.insert(dir.clone(), true).is_none() && !self.unread.contains_key(dir) {
+                        tracing::warn!(%dir, name = %name.escape_ascii(), "a name that can't be in a path isn't published");
+                    }
+                    continue;
+                };
                 let entry = catalogue.get(path.as_bytes());
+                if entry.is_none() && !found.take_space() {
+                    continue;
+                }
                 let identity = Identity::of_version(attributes.validator);
                 match attributes.kind {
                     FileKind::Dir => {
@@ -218,9 +252,18 @@ impl Poller {
                         dirs.push(path);
                     }
                     _ if entry.is_some_and(|entry| is_file(entry, &attributes, identity)) => {}
-                    _ => found.files.push((path, attributes)),
+                    _ => match unreadable {
+                        Some(why) => {
+                            self.warn_unread(&path, &why);
+                            found.unread.insert(path, false);
+                        }
+                        None => found.files.push((path, attributes)),
+                    },
                 }
-                there.insert(name);
+                // Only what is published can be gone.
+                if entry.is_some() {
+                    there.insert(name);
+                }
             }
         }
         let catalogue = self.published.read();
@@ -265,12 +308,13 @@ impl Poller {
         false
     }
 
-    /// Hashes files, and publishes them. Returns whether all were as they were listed.
-    fn finish(&mut self, files: &[(RelPath, Attributes)]) -> bool {
-        let (mut is_all, mut done, mut since) = (true, Vec::new(), Instant::now());
+    /// Hashes files, and publishes them. Returns those that can't be read, and whether no other is another one by now; `None` at the end of the
+    /// server.
+    fn finish<'a>(&mut self, files: &'a [(RelPath, Attributes)]) -> Option<(Vec<&'a RelPath>, bool)> {
+        let (mut failed, mut is_all, mut done, mut since) = (Vec::new(), true, Vec::new(), Instant::now());
         for (at, (path, listed)) in files.iter().enumerate() {
             if self.end.is_due() {
-                return false;
+                return None;
             }
             if at % EXPECTED == 0 {
                 let soon = files.iter().skip(at).take(2 * EXPECTED);
@@ -280,12 +324,11 @@ impl Poller {
             match self.hash(path, listed) {
                 Ok(Some(content)) => done.push((path, content, Identity::of_version(listed.validator))),
                 Ok(None) => is_all = false,
+                // It is gone, as the next look finds.
+                Err(RootError::NotFound) => {}
                 Err(error) => {
-                    is_all = false;
                     self.warn_unread(path, &error);
-                    let mut unread = self.unread.clone();
-                    unread.insert(path.clone(), false);
-                    self.note_unread(unread);
+                    failed.push(path);
                 }
             }
             if done.len() >= BATCH_FILES || since.elapsed() > BATCH_TIME {
@@ -296,13 +339,13 @@ impl Poller {
         }
         self.waiting = 0;
         self.put(&mut done);
-        is_all
+        Some((failed, is_all))
     }
 
     /// The content of a file; `None` if it is another one by now, which the next look finds.
     fn hash(&self, path: &RelPath, listed: &Attributes) -> Result<Option<Content>, RootError> {
         let file = match OpenFile::open_quietly(&self.root, path) {
-            Err(RootError::NotFound | RootError::NotAFile | RootError::Changed) => return Ok(None),
+            Err(RootError::NotAFile | RootError::Changed) => return Ok(None),
             file => file?,
         };
         let attributes = file.attributes;
@@ -317,8 +360,10 @@ impl Poller {
                     return Ok(Some(Content::File { size, modified, mode, digest: digested.digest }));
                 }
                 Ok(None) => {}
-                Err(crate::digest::HashError::Io(error)) => return Err(RootError::Io(error)),
-                Err(_) => return Ok(None),
+                Err(HashError::Changed | HashError::GivenUp) => return Ok(None),
+                Err(HashError::SizeUnknown) => return Err(RootError::SizeUnknown),
+                Err(HashError::Io(error)) => return Err(RootError::Io(error)),
+                Err(HashError::Refused(error)) => return Err(error),
             }
         }
     }
@@ -334,7 +379,7 @@ impl Poller {
         self.note_full(is_full);
     }
 
-    fn warn_unread(&self, path: &RelPath, reason: &RootError) {
+    fn warn_unread(&self, path: &RelPath, reason: &dyn std::fmt::Display) {
         if !self.unread.contains_key(path) {
             tracing::warn!(%path, %reason, "it can't be read: what was published of it stays");
         }

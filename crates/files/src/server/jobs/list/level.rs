@@ -129,7 +129,7 @@ impl Names {
     pub(super) fn pop(&mut self) -> Option<(Box<[u8]>, Option<Attributes>)> {
         match self {
             Names::Dir { names, .. } => names.pop().map(|entry| (entry.name, None)),
-            Names::Pages { entries, .. } => entries.pop().map(|Listed { name, attributes }| (name, Some(attributes))),
+            Names::Pages { entries, .. } => entries.pop().map(|of| (of.name, Some(of.attributes))),
         }
     }
 

@@ -10,12 +10,14 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::root::RootError;
 use crate::server::client_root::ClientRoot;
+use crate::server::open_file::OpenFile;
 use crate::server::source::memory::{Call, Memory};
 use crate::server::source::{Attributes, Content, Listed, Opened, OpenedDir, Pages, Source};
-use crate::server::{PushOptions, ServeError, WatchOptions};
+use crate::server::{CatalogueStats, Failure, PushOptions, ServeError, WatchOptions};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use towpath_rules::{Origin, Rules};
+use towpath_sockets::page_cache::Residency;
 
 /// Bytes that a read of the store gives at most: no divisor of anything.
 const READ_BYTES: usize = 10_007;
@@ -92,6 +94,29 @@ fn pieces_that_are_in_local_files_are_sent_from_there() {
     client.send(&[b"fetch", b"large/two", b"5", b"1000000"]);
     assert!(client.receive()[0][..] == tree["large/two"][5..1_000_005]);
     assert_eq!(reads.load(Ordering::Relaxed), 0, "the plain dialect hashes nothing");
+    get_all(&server, folder.path());
+    assert!(read_tree(folder.path()) == tree);
+}
+
+/// A disk that can't be read.
+struct BadDisk;
+
+impl Storage for BadDisk {
+    fn probe(&self, _: &OpenFile, _: u64, _: u64) -> Residency {
+        Residency::Uncached
+    }
+
+    fn prefetch(&self, _: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
+        Err(Failure::io(&std::io::Error::other("the disk is broken")))
+    }
+}
+
+#[test]
+fn pieces_whose_local_files_cannot_be_read_come_from_the_source() {
+    let (memory, tree) = filled();
+    memory.keep_in_files();
+    let server = TestServer::start_as(ServerOptions::from_source(Arc::new(memory)), Box::new(BadDisk));
+    let folder = TempDir::new().unwrap();
     get_all(&server, folder.path());
     assert!(read_tree(folder.path()) == tree);
 }
@@ -213,7 +238,7 @@ impl Source for Hostile {
     fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
         let attributes = self.0.stat(&"top".parse().unwrap())?;
         let names = ["", "..", "../top", "/etc", "a/b", "nul\0", ".tow-x", "top"];
-        let listed = |name: &str| Listed { name: name.as_bytes().into(), attributes };
+        let listed = |name: &str| Listed { name: name.as_bytes().into(), attributes, unreadable: None };
         let names = if path.is_root() { names.map(listed).to_vec() } else { Vec::new() };
         Ok(OpenedDir::Pages(Box::new(HostilePages(Some(names)))))
     }
@@ -307,29 +332,71 @@ fn another_source_is_followed_by_listing_it_again() {
     wait_for(&tree);
 }
 
+/// A server that looks at its source all the time, and isn't run.
+fn watched(source: Arc<dyn Source>, watch: WatchOptions) -> Server {
+    let mut options = ServerOptions::from_source(source);
+    options.watch = Some(WatchOptions { rescan: Duration::from_millis(20), ..watch });
+    Server::bind_with(options.listen("tcp://127.0.0.1:0".parse().unwrap()), Box::new(PageCache)).unwrap()
+}
+
+fn wait_until(server: &Server, what: impl Fn(CatalogueStats) -> bool) {
+    let catalogue = server.catalogue().unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while !what(catalogue.stats()) {
+        assert!(Instant::now() < deadline, "{:?}", catalogue.stats());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_keep_the_others_from_being_complete() {
+    let memory = filled().0;
+    let (is_denied, looks) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (denied, count) = (Arc::clone(&is_denied), Arc::clone(&looks));
+    memory.fail(move |call, path| {
+        count.fetch_add(usize::from(call == Call::List && path.is_root()), Ordering::Relaxed);
+        let is_refused = match call {
+            Call::Open => path.as_os_str() == "small/07",
+            // After it was opened.
+            Call::Read(_) => path.as_os_str() == "large/two",
+            _ => false,
+        };
+        (is_refused && denied.load(Ordering::Relaxed)).then_some(RootError::Denied)
+    });
+    let server = watched(Arc::new(memory), WatchOptions::default());
+    let unread = |stats: CatalogueStats| stats.watch.unwrap_or_default().unread_paths;
+    wait_until(&server, |stats| stats.is_complete && unread(stats) == ["large/two", "small/07"]);
+    let paths = server.catalogue().unwrap().stats().paths;
+    // They stay listed while they are tried again.
+    let before = looks.load(Ordering::Relaxed);
+    wait_until(&server, |stats| {
+        assert_eq!((stats.paths, unread(stats)), (paths, vec!["large/two".to_owned(), "small/07".to_owned()]));
+        looks.load(Ordering::Relaxed) > before + 3
+    });
+    is_denied.store(false, Ordering::Relaxed);
+    wait_until(&server, |stats| stats.paths == paths + 2 && unread(stats).is_empty());
+}
+
+#[test]
+fn a_name_that_cannot_be_in_a_path_makes_its_directory_unread() {
+    let server = watched(Arc::new(Hostile(filled().0)), WatchOptions::default());
+    wait_until(&server, |stats| {
+        stats.is_complete && stats.paths == 1 && stats.watch.is_some_and(|watch| watch.unread_paths == ["."])
+    });
+}
+
 #[test]
 fn what_is_gone_all_at_once_is_held() {
     let (memory, tree) = filled();
-    let mut options = ServerOptions::from_source(Arc::new(memory.clone()));
-    let watch = WatchOptions { rescan: Duration::from_millis(20), ..WatchOptions::default() };
+    let watch = WatchOptions::default();
     let release = Arc::clone(&watch.release_deletions);
-    options.watch = Some(watch);
-    let options = options.listen("tcp://127.0.0.1:0".parse().unwrap());
-    let server = Server::bind_with(options, Box::new(PageCache)).unwrap();
-    let catalogue = server.catalogue().unwrap();
-    let until = |what: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + DEADLINE;
-        while !what() {
-            assert!(Instant::now() < deadline, "{:?}", catalogue.stats());
-            std::thread::yield_now();
-        }
-    };
-    until(&|| catalogue.stats().is_complete);
-    let paths = catalogue.stats().paths;
+    let server = watched(Arc::new(memory.clone()), watch);
+    wait_until(&server, |stats| stats.is_complete);
+    let paths = server.catalogue().unwrap().stats().paths;
     assert!(paths > tree.len());
     tree.keys().for_each(|path| memory.remove(path));
-    until(&|| catalogue.stats().watch.is_some_and(|watch| watch.held.is_some()));
-    assert_eq!(catalogue.stats().paths, paths);
+    wait_until(&server, |stats| stats.watch.is_some_and(|watch| watch.held.is_some()));
+    assert_eq!(server.catalogue().unwrap().stats().paths, paths);
     release.store(true, Ordering::Release);
-    until(&|| catalogue.stats().paths == 0);
+    wait_until(&server, |stats| stats.paths == 0);
 }
