@@ -39,6 +39,9 @@ impl Store for BucketSource {
         if self.0.bucket.url().key(path).len() > KEY_BYTES_MAX {
             return refused("with the prefix it is longer than 1024 bytes");
         }
+        if !self.0.bucket.may_ask(path) {
+            return refused("no request can have it");
+        }
         match part_bytes(size, LeafSize::for_file(size)) {
             ..=PART_BYTES_MAX => Ok(()),
             _ => Err(format!("{size} bytes are more than an object can have")),
