@@ -173,6 +173,8 @@ impl Parts<'_> {
     fn failed(&self, error: Error) -> Failed {
         match (&self.condition, error.kind) {
             (Condition::Nothing | Condition::Tag(_), Kind::Changed) => Failed::NotAsExpected,
+            // As some stores have it: the object is gone that was to be replaced.
+            (Condition::Tag(_), Kind::NotFound) => Failed::NotAsExpected,
             _ => Failed::Other(failed(error)),
         }
     }

@@ -3,6 +3,7 @@
 use crate::s3::{BUCKET, S3, credentials};
 use crate::server::{Fault, Store};
 use crate::support::process::{Outcome, Process, Server, get, run, tow};
+use crate::support::proxy::Proxy;
 use crate::support::tree::{random_file, write, write_secret};
 use crate::support::wait_until;
 use crate::{PIECE, serve};
@@ -383,4 +384,32 @@ fn what_nobody_pushes_again_is_removed_after_a_day() {
     }
     let _server = start(&store, folder.path(), &[]);
     wait_until("it is removed", || leftovers(&folder.path().join("cache")).is_empty());
+}
+
+#[test]
+fn real_stores_know_that_somebody_else_was_faster() {
+    for s3 in S3::each() {
+        let folder = TempDir::new().unwrap();
+        let proxy = Proxy::start(s3.port());
+        proxy.slow_down_senders(8 << 20);
+        let endpoint = proxy.url("").replace("tcp://", "http://");
+        let mut command = tow(["serve", &format!("s3://{BUCKET}/tree"), "--bind", "tcp://127.0.0.1:0"]);
+        command.args(["--accept-push", ".", "--s3-endpoint", endpoint.trim_end_matches('/')]);
+        command.arg("--cache").arg(folder.path().join("cache"));
+        let server = Server::from_command(credentials(&mut command));
+        let large = folder.path().join("large");
+        random_file(&large, LARGE, 1);
+        s3.put("tree/there", b"before");
+        for (path, option) in [("absent", &["--if-absent"][..]), ("there", &["--if", &hex(b"before")])] {
+            let key = format!("tree/{path}");
+            let mut client = Process::start(&mut push(&server, &large, path, option));
+            wait_until("parts are on their way", || {
+                assert!(!client.ended(), "{}", client.log());
+                s3.uploads() == [&*key]
+            });
+            s3.put(&key, b"faster");
+            client.finish().expect_code(5);
+            assert_eq!((s3.content(&key), s3.uploads()), (b"faster".to_vec(), vec![]), "{path}");
+        }
+    }
 }

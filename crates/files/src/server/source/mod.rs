@@ -2,7 +2,7 @@
 //!
 //! A [`Root`] is one source: a directory of this machine, or one file. Others, such as an object store, give listings by pages and contents by
 //! pieces. The jobs run on any of them. What only a directory of this machine can do asks for [`Source::local`]: links, mounts, holes, hard
-//! links, pushes and versions. A directory is watched by events of the system; others are listed again and again.
+//! links and versions. Pushed files are renamed in a directory, and put into any other source that is a [`Store`]. A directory is watched by events of the system; others are listed again and again.
 
 mod local;
 #[cfg(test)]
