@@ -69,7 +69,7 @@ test('a peer that is blocked stays out until it is unblocked, and the page says 
   const page = await open(t, broker, { at: 'Peers' });
   const panel = await details(page, worker.id);
   await panel.getByRole('button', { name: 'Block…' }).click();
-  const dialog = page.getByRole('dialog', { name: `Block peer ${worker.id}?` });
+  const dialog = page.getByRole('dialog', { name: 'Block this peer?' });
   assert.deepEqual(await dialog.getByLabel('Whom').locator('option').allTextContents(), ['address 127.0.0.1']);
   await dialog.getByLabel('How long').selectOption('a day');
   await dialog.getByLabel(/Reason/).fill('floods');
@@ -88,6 +88,20 @@ test('a peer that is blocked stays out until it is unblocked, and the page says 
   await page.getByRole('dialog').getByRole('button', { name: 'Unblock' }).click();
   await page.getByRole('status').getByText('Unblocked 127.0.0.1.').waitFor();
   await page.getByText('Nobody is blocked.').waitFor();
+});
+
+test('a person with several connections is blocked on one page', async (t) => {
+  const broker = await Server.start(t, 'broker');
+  broker.tow('work', 'echo', '--echo');
+  broker.tow('work', 'echo', '--echo');
+  await broker.service('echo', ({ workers }) => workers === 2);
+  const page = await open(t, broker);
+  await page.goto(`${broker.url}#who?address=127.0.0.1`);
+  await page.getByText('2 now').waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Disconnect…' }).count(), 0);
+  await page.getByRole('button', { name: 'Block…' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Block' }).click();
+  await page.getByRole('status').getByText('Blocked 127.0.0.1; 2 peers disconnected.').waitFor();
 });
 
 test('a queue that grows is purged of what waits then, and the number is said', async (t) => {

@@ -324,7 +324,8 @@ fn content() -> Content {
         title: "Far links".to_owned(),
         about: "Whole commands over a link between two network namespaces that the bench makes itself (testing/far-link): both directions have this \
              rate and half of this round trip, a queue of one round trip, and no losses unless they are named. TCP buffers may have 128 MiB, except where the \
-             defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control but for the row that names another. The limit is one TCP connection with the same bytes, without a request."
+             defaults of Linux are named: 4 MiB to send, and 6 to receive. All use the machine's congestion control but for the row that names another. The limit is one \
+             TCP connection with the same bytes, without a request."
             .to_owned(),
         peer: NGINX.to_owned(),
         layout: Layout::Grid { groups: "link".to_owned(), figures: vec![Figure::Milliseconds], log_y: false },

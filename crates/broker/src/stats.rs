@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use towpath_cell::CellFigures;
 use towpath_journal::JournalFigures;
-use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo};
+use towpath_sockets::{Address, GonePeer, HubStats, Page, PeerId, PeerInfo, Principal};
 
 /// A broker at one moment, with a page of a list.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +105,8 @@ pub struct WorkerStats {
     pub worker: WorkerInfo,
     /// Its real address.
     pub address: Option<Address>,
+    /// Who it is.
+    pub principal: Principal,
     /// For how long nothing came from it, if that was asked for.
     pub silent_for: Option<Duration>,
 }

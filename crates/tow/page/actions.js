@@ -71,10 +71,22 @@ export function ofPeer(peer) {
       return `Disconnected peer ${visible(peer['id'])}.`;
     },
   });
+  return [{ label: 'Disconnect…', danger: true, run }, ...toBlock(peer)];
+}
+
+/**
+ * Of a person with any number of connections.
+ * @param {Row} peer one of them
+ * @returns {Action[]}
+ */
+export function toBlock(peer) {
+  if (readOnly) return [];
+  const who = [peer['user'], peer['address']].filter(Boolean).map(visible).join(', ');
   const names = blockable(peer);
   const block = () => ask({
-    title: `Block peer ${visible(peer['id'])}?`,
-    text: [h('p', {}, bold(who)), h('p', {}, 'It is disconnected and can’t connect again, and neither can others of the same name or address.')],
+    title: `Block ${visible(peer['user'] ?? 'this peer')}?`,
+    text: [h('p', {}, bold(who)), h('p', {}, 'All connections of this name or address end, and new ones are refused.'),
+      ...(peer['role'] === 'client' && peer['requests'] ? [h('p', {}, 'Its requests that wait stay: they are carried out until they expire or are purged.')] : [])],
     confirm: 'Block',
     danger: true,
     choices: [{ label: 'Whom', options: names }, { label: 'How long', options: TIMES }],
@@ -85,10 +97,7 @@ export function ofPeer(peer) {
       return `Blocked ${visible(done['blocked'])}; ${some(done['disconnected'], 'peer')} disconnected.${kept}`;
     },
   });
-  return [
-    { label: 'Disconnect…', danger: true, run },
-    ...(names.length > 0 ? [{ label: 'Block…', danger: true, run: block }] : []),
-  ];
+  return names.length > 0 ? [{ label: 'Block…', danger: true, run: block }] : [];
 }
 
 /**

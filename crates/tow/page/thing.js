@@ -1,6 +1,6 @@
 // Pages of one thing: a service, a person or peer, a version.
 
-import { ofPeer, ofService } from './actions.js';
+import { ofPeer, ofService, toBlock } from './actions.js';
 import { ApiError, encoded, get } from './api.js';
 import { Chart } from './charts.js';
 import { facts, h, Keyed, setAttribute, setText } from './dom.js';
@@ -253,7 +253,8 @@ export class WhoView extends Thing {
     for (const [member, part] of parts) part.set(reply[member], found[member]);
     const peers = /** @type {Row[]} */ (reply['peers'] ?? []);
     this.problems?.set(counted(reply['problems']));
-    this.buttons?.set(peers.length === 1 && peers[0] ? ofPeer(peers[0]) : []);
+    const [one, ...others] = peers;
+    this.buttons?.set(!one ? [] : others.length ? toBlock(one) : ofPeer(one));
     const sum = (/** @type {string} */ name) => peers.reduce((total, peer) => total + Number(peer[name] ?? 0), 0);
     const [first] = [...peers, ...(reply['gone'] ?? [])];
     this.facts?.set([

@@ -197,6 +197,7 @@ const services = {
     number('memory_bytes', 'Memory', bytes, { priority: 3 }),
     number('waiting_spooled_bytes', 'Spooled', bytes, { priority: 3 }),
     number('unconfirmed', 'Unconfirmed', count, { priority: 2 }),
+    number('failed', 'Failed', count, { priority: 2 }),
     number('workers', 'Workers', count),
   ],
 };
@@ -230,6 +231,9 @@ function stateOf(row) {
   return ['✓ runs', null];
 }
 
+/** Failures in a row from which a worker is a problem. */
+const FAILURES = 5;
+
 /** @type {List} */
 const workers = {
   id: 'workers',
@@ -246,8 +250,10 @@ const workers = {
     text('peer', 'Peer', { link: (row) => toPeer(row['peer']) }),
     name('service', 'Service', { link: toService }),
     text('address', 'Address', { priority: 2, link: toAddress }),
+    text('user', 'User', { priority: 2, link: toWho }),
     text('protocol', 'Protocol', { priority: 3 }),
     number('busy_seconds', 'Busy for', seconds, { priority: 2 }),
+    number('failed_in_a_row', 'Failed in a row', count, { priority: 2, text: (row) => `${row['failed_in_a_row'] >= FAILURES ? '▲ ' : ''}${count(row['failed_in_a_row'])}`, level: (row) => (row['failed_in_a_row'] >= FAILURES ? 'warn' : null) }),
     { id: 'held', label: 'In progress', numeric: true, by: 'held', sort: (row) => row['held'], text: (row) => `${count(row['held'])} of ${count(row['credit'])}`, share: (row) => (row['credit'] > 0 ? row['held'] / row['credit'] : null) },
   ],
 };
@@ -346,11 +352,11 @@ const followers = {
   columns: [
     { id: 'name', label: 'Follower', by: 'name', wide: true, text: (row) => visible(row['name'] ?? row['user'] ?? row['address'] ?? row['peer']) },
     { id: 'from', label: 'From', by: 'address', priority: 2, text: (row) => (row['via'] ? `via ${visible(row['via'])}` : row['peer'] ? visible(row['address'] ?? 'connected') : 'not connected') },
-    { id: 'path', label: 'Follows', by: 'path', priority: 2, text: (row) => nameOf(row, row['path'] == null ? 'glob' : 'path') },
+    { id: 'path', label: 'Follows', by: 'path', priority: 2, text: followsOf },
     { id: 'state', label: 'State', by: 'state', text: (row) => followerStateOf(row)[0], level: (row) => followerStateOf(row)[1] },
     { id: 'error', label: 'Error', by: 'error', wide: true, text: errorOf, level: (row) => (row['error'] ? 'bad' : null) },
-    number('behind', 'Behind', count),
-    number('behind_seconds', 'Behind for', seconds),
+    number('behind', 'Behind', count, { text: (row) => (lacksVersion(row) ? NONE : count(row['behind'])) }),
+    number('behind_seconds', 'Behind for', seconds, { text: (row) => (lacksVersion(row) ? NONE : seconds(row['behind_seconds'])) }),
     number('lacks_bytes', 'Lacks', bytes),
     number('seconds_left', 'Time left', seconds, { priority: 2 }),
     { id: 'waits_for', label: 'Slow because of', by: 'waits_for', priority: 2, text: causeOf, level: (row) => (row['waits_for'] ? 'warn' : null) },
@@ -359,6 +365,19 @@ const followers = {
     number('said_seconds', 'Last report', ago, { priority: 3 }),
   ],
 };
+
+/** Whether it isn't changes that a follower lacks. @param {Row} row */
+const lacksVersion = (row) => row['has_newest'] === false && row['behind'] === 0;
+
+/**
+ * What is followed: versions of a path, or a path or glob.
+ * @param {Row} row
+ */
+function followsOf(row) {
+  if (row['versions_of'] != null) return `versions of /${named(row, 'versions_of')}`;
+  const of = row['path'] == null ? 'glob' : 'path';
+  return row[of] == null ? NONE : `/${named(row, of)}`;
+}
 
 /**
  * @param {Row} row
@@ -415,7 +434,7 @@ const versions = {
     number('files', 'Files', count, { priority: 2 }),
     number('bytes', 'Size', bytes, { priority: 2 }),
     number('holders', 'Have it', count),
-    number('missing', 'Have another', count),
+    number('missing', 'Lack it', count),
   ],
 };
 
@@ -474,10 +493,12 @@ const audit = {
   name: (row) => `${visible(row['action'])} ${row['object'] ? named(row, 'object') : ''}`,
   columns: [
     { id: 'time', label: 'Time', by: 'time', text: (row) => moment(Date.parse(row['time']) / 1000), sort: (row) => row['time'] },
+    text('by', 'By'),
     text('action', 'Action'),
     name('object', 'Of'),
     { id: 'parameters', label: 'Parameters', priority: 3, text: (row) => (row['parameters'] ? visible(JSON.stringify(row['parameters'])) : NONE) },
-    { id: 'by', label: 'By', by: 'by', priority: 2, text: (row) => [row['by'], row['address']].filter(Boolean).map(visible).join(' · ') },
+    number('count', 'Count', count, { priority: 2 }),
+    text('address', 'From', { priority: 3 }),
     text('outcome', 'Outcome', { wide: true, level: (row) => (row['outcome'] === 'done' ? null : 'warn') }),
   ],
 };

@@ -144,6 +144,11 @@ impl Core {
                 }
                 _ => (Status::TIMED_OUT, "it was queued again"),
             };
+            if let State::Held(worker, _) = request.state {
+                // Its clients' deadlines would else hide a worker that hangs.
+                let failed = &mut self.workers[worker].failed_in_a_row;
+                *failed = failed.saturating_add(1);
+            }
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());
         }

@@ -135,7 +135,7 @@ pub struct WorkerInfo {
     pub gave_back: Option<Bytes>,
     /// How often it has given some back since then.
     pub gave_back_in_a_row: u8,
-    /// Requests that it failed since its last other reply.
+    /// Requests that it failed, or that expired while it had them, since its last other reply.
     pub failed_in_a_row: u16,
     /// When it was given the oldest of its requests, or sent the last part of the reply.
     pub oldest_since: Option<Millis>,

@@ -37,7 +37,7 @@ pub(super) struct Worker {
     /// In its service's queue of available workers.
     pub in_available: bool,
     pub rest: Rest,
-    /// Requests that it failed since its last other reply.
+    /// Requests that it failed, or that expired while it had them, since its last other reply.
     pub failed_in_a_row: u16,
 }
 

@@ -262,7 +262,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     fn worker_stats(&self, worker: WorkerInfo) -> WorkerStats {
         let id = self.connections.id_of(worker.peer);
-        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)), silent_for: None }
+        let principal = id.map(|id| self.transport.principal(id)).unwrap_or_default();
+        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)), principal, silent_for: None }
     }
 
     /// A step of what an operator may have to look at: [`Core::look`]. Who has the most is said in the first one.

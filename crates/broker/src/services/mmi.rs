@@ -141,7 +141,8 @@ impl<T: Transport, S> Broker<'_, T, S> {
     /// A worker, and where it is.
     pub fn worker_stats(&self, worker: WorkerInfo) -> WorkerStats {
         let id = (self.peer_id)(worker.peer);
-        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)), silent_for: None }
+        let principal = id.map(|id| self.transport.principal(id)).unwrap_or_default();
+        WorkerStats { worker, id, address: id.and_then(|id| self.transport.address(id)), principal, silent_for: None }
     }
 }
 

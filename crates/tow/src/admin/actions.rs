@@ -55,10 +55,10 @@ impl Actions {
     }
 
     /// Notes how an action has ended.
-    pub fn end(&self, action: Value, reply: &Reply) {
-        let error =
-            serde_json::from_str::<Value>(&reply.body).ok().and_then(|body| Some(body["error"].as_str()?.to_owned()));
-        let outcome = error.as_deref().unwrap_or("done");
+    pub fn end(&self, mut action: Value, reply: &Reply) {
+        let body: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+        let outcome = body["error"].as_str().unwrap_or("done");
+        action["count"] = count_of(&body).into();
         let ended = self.remember(action, reply.status, outcome);
         if let Some(audit) = &self.audit {
             // Nothing depends on this line.
@@ -84,6 +84,11 @@ impl Actions {
     }
 }
 
+/// Requests or dead letters that an action has ended or moved, by its reply.
+pub fn count_of(reply: &Value) -> Option<u64> {
+    ["purged", "requeued", "dropped"].iter().find_map(|name| reply[name].as_u64())
+}
+
 /// Actions by their lines in the audit file. Nobody knows how one has ended that has no second line.
 fn earlier(lines: &[Value]) -> VecDeque<Value> {
     let is_same = |one: &Value, other: &Value| {
@@ -97,6 +102,7 @@ fn earlier(lines: &[Value]) -> VecDeque<Value> {
         if let Some(begun) = begun {
             begun["status"] = line["status"].clone();
             begun["outcome"] = line["outcome"].clone();
+            begun["count"] = line["count"].clone();
             continue;
         }
         let mut action = line.clone();
@@ -193,6 +199,12 @@ mod tests {
         assert_eq!((last.len(), &last[0]["parameters"]["expect_waiting"]), (REMEMBERED_MAX, &299.into()));
         assert_eq!((&last[0]["action"], &last[0]["object"]), (&"purge".into(), &"echo".into()));
         assert_eq!((&last[0]["status"], &last[0]["outcome"]), (&409.into(), &"other".into()));
+        let purge = describe(&Operator::nobody(), "inproc", "/api/v1/services/ZWNobw/purge", b"{}");
+        actions.end(purge, &Reply::json(&json!({ "service": "echo", "purged": 30 })));
+        let last = actions.last();
+        assert_eq!((&last[0]["outcome"], &last[0]["count"]), (&"done".into(), &30.into()));
+        let again = earlier(&[line("action", &last[0]), line("action-ended", &last[0])]);
+        assert_eq!((again.len(), &again[0]["count"]), (1, &30.into()));
         let address = "ipc (pid 7, uid 1000)";
         let ann = Operator::of_token("ann", false);
         let kick = describe(&ann, address, "/api/v1/peers/3.0/disconnect", b"");

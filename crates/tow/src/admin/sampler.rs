@@ -308,8 +308,7 @@ pub fn action_text(action: &Value, reply: &Reply) -> Option<String> {
         other => other,
     };
     let object = object.map(|object| format!(" {object}")).unwrap_or_default();
-    let count = ["purged", "requeued", "dropped"].iter().find_map(|name| reply[name].as_u64());
-    let count = count.map(|count| format!(" ({count})")).unwrap_or_default();
+    let count = super::actions::count_of(&reply).map(|count| format!(" ({count})")).unwrap_or_default();
     Some(format!("{by} {done}{object}{count}"))
 }
 

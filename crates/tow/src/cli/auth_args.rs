@@ -11,7 +11,7 @@ use towpath_sockets::MechanismConfig;
 /// Environment variable with the password: other users can read the command line. No child process gets it.
 pub const PASSWORD: &str = "TOW_PASSWORD";
 
-/// Reads a file of passwords that was named by an option. One that others can read is refused, since they may have.
+/// Reads a file of passwords or a token that was named by an option. One that others can read is refused, since they may have.
 pub fn read_secret(option: &str, path: &Path) -> Result<String, Failure> {
     secrets::protect();
     let named = |error: &dyn std::fmt::Display| Failure::failed(format!("{option} {}: {error}", path.display()));
@@ -20,7 +20,7 @@ pub fn read_secret(option: &str, path: &Path) -> Result<String, Failure> {
     if is_exposed(&metadata) {
         let (mode, path) = (metadata.permissions().mode() & 0o7777, path.display());
         return Err(named(&format!(
-            "others have access to it (mode {mode:04o}); chmod 600 {path}, and change its passwords"
+            "others have access to it (mode {mode:04o}); chmod 600 {path}, and change the secrets in it"
         )));
     }
     let mut text = String::new();

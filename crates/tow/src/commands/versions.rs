@@ -274,7 +274,10 @@ fn print(wanted: HoldersWanted, answered: &Answered, as_json: bool) -> Result<()
 fn why(holder: &Holder) -> String {
     let error = holder.error.as_ref().map(|error| format!(", {} ({} times)", error.text.as_str(), error.tries));
     let lacks = holder.lacks.map(|lacks| {
-        let left = lacks.seconds_left.filter(|_| error.is_none()).map(|left| format!(", {left} s left"));
+        let left = lacks
+            .seconds_left
+            .filter(|_| error.is_none() && holder.left.is_none())
+            .map(|left| format!(", {left} s left"));
         format!(", lacks {} and {}{}", counted(lacks.files, "file"), human_bytes(lacks.bytes), left.unwrap_or_default())
     });
     let left = match holder.left {

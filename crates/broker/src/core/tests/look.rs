@@ -48,6 +48,27 @@ fn failures_in_a_row_end_with_another_reply() {
 }
 
 #[test]
+fn requests_that_expire_at_a_worker_count_as_its_failures() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    let failed = |core: &Core| core.worker(2).map(|worker| worker.failed_in_a_row);
+    // The third expires in the queue: that is no fault of the worker.
+    core.request(0, 1, 1, 1_000, false, b"echo", Body::default());
+    core.request(0, 1, 2, 2_000, false, b"echo", Body::default());
+    core.request(0, 1, 3, 1_000, false, b"echo", Body::default());
+    core.tick(1_000);
+    assert_eq!(failed(&core), Some(1));
+    core.tick(2_000);
+    assert_eq!(failed(&core), Some(2));
+    assert_eq!(dispatched(&mut core), []);
+    core.request(2_000, 1, 4, 0, false, b"echo", Body::default());
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    core.worker_reply(2_000, 2, &token, Status::OK, None, Body::default());
+    assert_eq!(failed(&core), Some(0));
+}
+
+#[test]
 fn a_refusal_names_its_client_and_the_largest_one_is_known() {
     let mut core = Core::new(Settings { client_requests_max: 2, ..Settings::default() });
     core.connected(1, Tenant::User("ann".into()));

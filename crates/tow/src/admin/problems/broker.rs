@@ -143,7 +143,7 @@ fn of_worker(stats: &WorkerStats, concerns: &Concerns) -> Vec<Found> {
         let reason = worker.gave_back.as_deref().map(String::from_utf8_lossy);
         let cause = match reason.filter(|_| gave_back >= FAILURES) {
             Some(reason) => format!("it has given requests back {gave_back} times in a row: {reason}"),
-            None => format!("it has failed {} requests in a row", worker.failed_in_a_row),
+            None => format!("its last {} requests failed, or expired while it had them", worker.failed_in_a_row),
         };
         found.push(Found {
             kind: Kind::WorkerFails,

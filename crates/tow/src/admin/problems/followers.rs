@@ -228,6 +228,13 @@ fn reason(person: &Person) -> String {
     match (error, silent) {
         (Some(error), Some(silent)) => format!("{name}: {silent}, {error}"),
         (Some(why), None) | (None, Some(why)) => format!("{name}: {why}"),
-        (None, None) => format!("{name}: it is being sent"),
+        // Whether anything is on its way to it isn't known here: one that is stopped may still be connected.
+        (None, None) => {
+            let slow = person.waits_for.map(|cause| format!(" {},", cause_of(cause))).unwrap_or_default();
+            match person.said {
+                Some(said) => format!("{name}:{slow} last report {} ago", time(said)),
+                None => format!("{name}:{slow} no report yet"),
+            }
+        }
     }
 }

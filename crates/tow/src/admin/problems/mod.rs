@@ -113,8 +113,8 @@ kinds! {
         "Nothing has come from a busy worker for three heartbeats, at least 5 s"
         "Its process is stopped, or its machine or network is down. It is disconnected soon, and its requests go to other workers"
     WorkerFails "worker_fails" Warning
-        "A worker has failed five requests in a row, or given some back five times"
-        "Its log says why. `tow kick PEER` disconnects it; one that connects again gets requests again"
+        "Five requests in a row failed at a worker, or expired while it had them; or it has given some back five times"
+        "Its log says why. `tow kick PEER` disconnects it; one that connects again gets requests again. With `--busy-timeout` the broker disconnects one that hangs"
     DeadLetters "dead_letters" Warning
         "Requests that used up their attempts are kept"
         "`tow dead-letters SERVICE` has the reason of each. Once that is mended: `tow requeue SERVICE`; or drop them: `tow requeue SERVICE --drop --expect N`"

@@ -3,7 +3,7 @@ use std::path::Path;
 use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceCounters, ServiceInfo, WorkerInfo};
 use towpath_broker::{Concerns, JournalFigures, Stats, WorkerStats};
 use towpath_files::server::{Stats as FilesStats, WatchStats};
-use towpath_sockets::{PeerId, Tenant};
+use towpath_sockets::{PeerId, Principal, Tenant};
 
 const MINUTE: u64 = 60_000;
 
@@ -71,7 +71,13 @@ fn of_service(service: ServiceInfo) -> Vec<Found> {
 fn of_worker(worker: WorkerInfo, silent_seconds: u64) -> Vec<Found> {
     let mut concerns = concerns();
     let silent_for = Some(Duration::from_secs(silent_seconds));
-    concerns.workers = vec![WorkerStats { id: Some(PeerId::new(3, 0)), worker, address: None, silent_for }];
+    concerns.workers = vec![WorkerStats {
+        id: Some(PeerId::new(3, 0)),
+        worker,
+        address: None,
+        principal: Principal::Anonymous,
+        silent_for,
+    }];
     of_broker(&Stats::default(), &concerns)
 }
 
@@ -145,7 +151,7 @@ fn a_silent_worker() {
 #[test]
 fn a_worker_that_fails_again_and_again() {
     let failed = |count| WorkerInfo { failed_in_a_row: count, ..worker() };
-    let text = "worker 3.0 of reports: it has failed 5 requests in a row";
+    let text = "worker 3.0 of reports: its last 5 requests failed, or expired while it had them";
     assert_eq!(only(&of_worker(failed(5), 0)), said(Kind::WorkerFails, text));
     assert!(of_worker(failed(4), 0).is_empty());
     let gave_back = |times| WorkerInfo { gave_back_in_a_row: times, gave_back: Some("disk full".into()), ..worker() };
@@ -313,6 +319,12 @@ fn a_version_that_some_lack() {
     assert!(look(version(0, 5, vec![silent.clone()], &[])).is_empty(), "it may get it yet");
     let text = "versions of /models: 38 of 39 have v42; edge-7: silent 14 min";
     assert_eq!(only(&look(version(0, 6, vec![silent.clone()], &[]))), said(Kind::VersionMissing, text));
+    // Of those that are connected, only what is known.
+    let stopped = named("db-4", person(Some("4.0"), None));
+    let slow = named("db-5", Person { waits_for: Some("client_rate"), ..person(Some("5.0"), None) });
+    let text =
+        "versions of /models: 38 of 40 have v42; db-4: last report 90 s ago; db-5: limits itself, last report 90 s ago";
+    assert_eq!(only(&look(version(0, 6, vec![stopped, slow], &[]))), said(Kind::VersionMissing, text));
     let (_, text) = only(&look(version(0, 6, vec![silent; 9], &[])));
     assert!(text.ends_with("edge-7: silent 14 min; and 4 more"), "{text}");
 }

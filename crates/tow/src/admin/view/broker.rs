@@ -1,7 +1,7 @@
 //! A broker as its operator sees it.
 
 use super::cell::cell_json;
-use super::{List, Refusal, View, add_name, extend, gone_json, peer_json};
+use super::{List, Refusal, View, add_name, add_principal, extend, gone_json, peer_json};
 use crate::admin::figures::{self, Queues, Snapshot};
 use crate::admin::history::Sample;
 use crate::admin::problems::{self, Found};
@@ -450,7 +450,11 @@ fn of_peer(PeerStats { info, activity, .. }: &PeerStats) -> Value {
 fn of_worker(worker: &WorkerStats, now: Millis) -> Value {
     let protocol = if worker.worker.kind == Kind::Numbered { "numbered" } else { "stock" };
     let peer = worker.id.map(|id| id.to_string());
-    extend(worker_json(worker, now), json!({ "peer": peer, "protocol": protocol }))
+    let failed = worker.worker.failed_in_a_row;
+    let more = json!({ "peer": peer, "protocol": protocol, "failed_in_a_row": failed });
+    let mut worker_of = extend(worker_json(worker, now), more);
+    add_principal(&mut worker_of, &worker.principal);
+    worker_of
 }
 
 #[cfg(test)]

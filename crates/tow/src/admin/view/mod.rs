@@ -248,7 +248,7 @@ fn gone_json(gone: &GonePeer) -> Value {
     peer
 }
 
-fn add_principal(peer: &mut Value, principal: &Principal) {
+pub fn add_principal(peer: &mut Value, principal: &Principal) {
     let (user, key) = match principal {
         Principal::User(name) => (Some(text(name)), None),
         Principal::Key { key, name } => {

@@ -15,10 +15,11 @@ pub fn audit(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn table(entries: &[Value]) -> String {
-    let mut table = Table::new(["TIME ", "BY ", "ACTION ", "OF ", "OUTCOME "]);
+    let mut table = Table::new(["TIME ", "BY ", "ACTION ", "OF ", "COUNT", "OUTCOME "]);
     for action in entries {
         let [time, by, what, outcome] = ["time", "by", "action", "outcome"].map(|member| text(&action[member]));
-        table.push([&time, &by, &what, &name(action, "object"), &outcome]);
+        let count = action["count"].as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
+        table.push([&time, &by, &what, &name(action, "object"), &count, &outcome]);
     }
     table.render()
 }

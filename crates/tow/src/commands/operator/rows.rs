@@ -59,14 +59,14 @@ pub fn does(peer: &Value) -> Name {
 }
 
 fn gone(entries: &[Value]) -> String {
-    let mut table = Table::new(["ID ", "ADDRESS ", "AGO", "LASTED", "REASON "]);
+    let mut table = Table::new(["ID ", "ADDRESS ", "USER ", "AGO", "LASTED", "REASON "]);
     for peer in entries {
         let (ago, lasted) = (time(&peer["gone_seconds"]), time(&peer["lasted_seconds"]));
         let reason = match peer["attempts"].as_u64() {
             None | Some(0 | 1) => text(&peer["reason"]),
             Some(attempts) => format!("{} ({})", text(&peer["reason"]), counted(attempts, "attempt")),
         };
-        table.push([&text(&peer["id"]), &text(&peer["address"]), &ago, &lasted, &reason]);
+        table.push([&text(&peer["id"]), &text(&peer["address"]), &text(&peer["user"]), &ago, &lasted, &reason]);
     }
     table.render()
 }
@@ -131,9 +131,14 @@ fn followers(entries: &[Value]) -> String {
             None | Some(0) => "-".to_owned(),
             Some(_) => time(&follower["behind_seconds"]),
         };
-        let age = |name: &str| if follower[name].is_null() { "-".to_owned() } else { time(&follower[name]) };
+        let age = |name: &str| time_or_dash(&follower[name]);
         let (said, left, lacks) = (age("said_seconds"), age("seconds_left"), bytes(&follower["lacks_bytes"]));
-        let (state, behind, follows) = (state.replace('_', " "), number("behind"), follows(follower));
+        let (state, follows) = (state.replace('_', " "), follows(follower));
+        // It isn't changes that it lacks.
+        let behind = match follower["has_newest"] == false && follower["behind"] == 0 {
+            true => "-".to_owned(),
+            false => number("behind"),
+        };
         table.push([
             &name,
             &state,
@@ -164,19 +169,30 @@ fn followers(entries: &[Value]) -> String {
     shown
 }
 
-/// The path that is followed, or the follower's name.
+/// The followed paths or versions, and the version that the follower has.
 fn follows(follower: &Value) -> String {
-    let what = match (&follower["path"], &follower["glob"], &follower["via"]) {
-        (Value::String(path), ..) => format!("/{path}"),
-        (_, Value::String(glob), _) => format!("/{glob}"),
-        (.., Value::String(relay)) => format!("via {relay}"),
-        _ if !follower["peer"].is_null() => "nothing at the moment".to_owned(),
-        _ => "not connected".to_owned(),
+    let relay = follower["via"].as_str().map(|relay| format!("via {relay}"));
+    let what = match (&follower["path"], &follower["glob"]) {
+        _ if !follower["versions_of"].is_null() => {
+            let of = name(follower, "versions_of");
+            let of = format!("versions of /{}", Escaped(&of.0));
+            relay.map_or(of.clone(), |relay| format!("{of} {relay}"))
+        }
+        (Value::String(path), _) => format!("/{path}"),
+        (_, Value::String(glob)) => format!("/{glob}"),
+        _ if relay.is_some() => relay.unwrap_or_default(),
+        _ if follower["peer"].is_null() => "not connected".to_owned(),
+        _ => "nothing at the moment".to_owned(),
     };
-    match follower["version"].as_str() {
-        Some(version) => format!("{what} has {}", version.get(..12).unwrap_or(version)),
-        None => what,
-    }
+    let (version, wants) = (follower["version"].as_str(), follower["wants"].as_str());
+    let has = match wants.filter(|_| follower["has_newest"] == true) {
+        Some(newest) => format!(", has {newest}"),
+        None => {
+            let has = version.map(|version| format!(", has {}", version.get(..12).unwrap_or(version)));
+            has.unwrap_or_default() + &wants.map(|wants| format!(", lacks {wants}")).unwrap_or_default()
+        }
+    };
+    format!("{what}{has}")
 }
 
 fn versions(entries: &[Value]) -> String {
@@ -211,9 +227,11 @@ fn failures(entries: &[Value]) -> String {
 }
 
 fn services(entries: &[Value]) -> String {
-    let mut table = Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "WORKERS", "STATE ", "SERVICE "]);
+    let mut table =
+        Table::new(["WAITING", "OLDEST", "MEMORY", "DISK", "UNCONFIRMED", "FAILED", "WORKERS", "STATE ", "SERVICE "]);
     for service in entries {
-        let [waiting, unconfirmed, workers] = ["waiting", "unconfirmed", "workers"].map(|name| &service[name]);
+        let [waiting, unconfirmed, failed, workers] =
+            ["waiting", "unconfirmed", "failed", "workers"].map(|name| &service[name]);
         let (memory, disk) = (bytes(&service["memory_bytes"]), bytes(&service["waiting_spooled_bytes"]));
         let has_no_worker = service["waiting"] != 0
             && service["workers"] == 0
@@ -223,20 +241,32 @@ fn services(entries: &[Value]) -> String {
             false if has_no_worker => "NO WORKER",
             false => "-",
         };
-        let oldest =
-            if service["oldest_seconds"].is_null() { "-".to_owned() } else { time(&service["oldest_seconds"]) };
-        table.push([waiting, &oldest, &memory, &disk, unconfirmed, workers, &state, &name(service, "service")]);
+        let oldest = time_or_dash(&service["oldest_seconds"]);
+        let of = name(service, "service");
+        table.push([waiting, &oldest, &memory, &disk, unconfirmed, failed, workers, &state, &of]);
     }
     table.render()
 }
 
 fn workers(entries: &[Value]) -> String {
-    let mut table = Table::new(["PEER ", "ADDRESS ", "HELD", "CREDIT", "PROTOCOL ", "RESTS", "SERVICE "]);
+    let mut table = Table::new([
+        "PEER ",
+        "ADDRESS ",
+        "USER ",
+        "HELD",
+        "CREDIT",
+        "BUSY",
+        "FAILED",
+        "RESTS",
+        "PROTOCOL ",
+        "SERVICE ",
+    ]);
     for worker in entries {
-        let [peer, address, protocol] = ["peer", "address", "protocol"].map(|name| text(&worker[name]));
+        let [peer, address, user, protocol] = ["peer", "address", "user", "protocol"].map(|name| text(&worker[name]));
         let service = name(worker, "service");
-        let rests = if worker["rests_seconds"].is_null() { "-".to_owned() } else { time(&worker["rests_seconds"]) };
-        table.push([&peer, &address, &worker["held"], &worker["credit"], &protocol, &rests, &service]);
+        let [busy, rests] = ["busy_seconds", "rests_seconds"].map(|name| time_or_dash(&worker[name]));
+        let [held, credit, failed] = ["held", "credit", "failed_in_a_row"].map(|name| &worker[name]);
+        table.push([&peer, &address, &user, held, credit, &busy, failed, &rests, &protocol, &service]);
     }
     let mut shown = table.render();
     // A line for each: the reason has no space in a table.
@@ -268,8 +298,7 @@ pub fn requests(entries: &[Value]) -> String {
             ["id", "state", "client", "peer", "worker"].map(|of| text(&request[of]));
         let state = state.replace('_', " ");
         let (age, size) = (time(&request["seconds"]), bytes(&request["bytes"]));
-        let expires =
-            if request["expires_seconds"].is_null() { "-".to_owned() } else { time(&request["expires_seconds"]) };
+        let expires = time_or_dash(&request["expires_seconds"]);
         let attempts = &request["attempts"];
         table.push([&id, &age, &state, attempts, &size, &expires, &client, &peer, &worker, &first_bytes(request)]);
     }
@@ -315,6 +344,11 @@ pub fn counted_of(value: &Value, what: &str) -> String {
 /// A number of bytes with a unit.
 pub fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), human_bytes)
+}
+
+/// A time as [`time`] has it, or a dash.
+fn time_or_dash(value: &Value) -> String {
+    if value.is_null() { "-".to_owned() } else { time(value) }
 }
 
 /// A time in seconds in its largest unit.

@@ -110,6 +110,17 @@ fn error(answer: &Value) -> &str {
 }
 
 #[test]
+fn quiet_push_prints_what_failed() {
+    let taking = Taking::start(&[]);
+    let url = taking.server().url("in/file");
+    let quiet = |file: &Path, option: &str| run(tow(["push", "--quiet", option]).arg(file).arg(&url));
+    let done = quiet(&taking.source("one", 1000), "--fsync").expect_code(0);
+    assert!(done.stdout.is_empty() && done.stderr.is_empty(), "{}", done.stderr);
+    let failed = quiet(&taking.source("two", 2000), "--if-absent");
+    assert!(failed.stdout.is_empty() && failed.stderr.contains("something is there already"), "{}", failed.stderr);
+}
+
+#[test]
 fn file_is_in_place_with_its_time_and_mode() {
     let taking = Taking::start(&[]);
     for (name, size) in [("empty", 0), ("small", 1000), ("leaf", 1 << 20), ("large", (9 << 20) + 12_345)] {

@@ -286,9 +286,18 @@ fn versions_are_listed_with_their_size_and_how_many_have_them() {
         (&versions()[0]["label"], &follower(&place, "gpu-1").expect("one")["version"]),
         (&"v1".into(), &version)
     );
+    let newest = || {
+        let of = follower(&place, "gpu-1").expect("one");
+        (of["wants"].clone(), of["has_newest"].clone())
+    };
+    let table = || String::from_utf8(place.tow(&["followers"]).expect_code(0).stdout).expect("UTF-8");
+    assert_eq!(newest(), ("v1".into(), true.into()));
+    assert!(table().contains("versions of /, has v1\n"), "{}", table());
     write(&source.join("a"), b"three");
     follower_of_versions.signal(Signal::STOP);
     publish("v2");
+    assert_eq!(newest(), ("v2".into(), false.into()));
+    assert!(table().contains(", lacks v2\n"), "{}", table());
     let all = versions();
     assert_eq!(counts(&all[0]), [Some(1), Some(0), Some(2), Some(7)]);
     assert_eq!(counts(&all[1]), [Some(0), Some(1), Some(2), Some(9)]);

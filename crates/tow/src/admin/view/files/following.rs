@@ -104,11 +104,12 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
     // One of versions is connected, too.
     let waits: HashMap<_, _> =
         last.iter().filter_map(|of| Some((of.info.id, of.transfer.as_ref()?.wait?.as_str()))).collect();
+    let slow = |holder: &HolderStats| problems::Person {
+        waits_for: holder.peer.and_then(|peer| waits.get(&peer).copied()),
+        ..person(holder)
+    };
     let behind = look.behind.iter().map(|Lagging { holder, has, version, .. }| problems::Lacking {
-        person: problems::Person {
-            waits_for: holder.peer.and_then(|peer| waits.get(&peer).copied()),
-            ..person(holder)
-        },
+        person: slow(holder),
         changes: sums.behind(*has, now).0.max(1),
         age: lacking(*has, holder.known_since),
         version: version.clone(),
@@ -124,7 +125,7 @@ pub fn followers_look(view: &CatalogueView, last: &[FollowerStats]) -> problems:
             expected: of.expected,
             failing: of.failing,
             age: known.map_or(Duration::ZERO, |since| lacking(of.version.seq.saturating_sub(1), since)),
-            lacking: of.lacking.iter().map(person).collect(),
+            lacking: of.lacking.iter().map(slow).collect(),
             never_seen: of.never_seen.clone(),
         }
     });
@@ -228,6 +229,8 @@ impl States {
             add_name(&mut value, "versions_of", of.as_bytes());
             let newest = self.newest.get(of);
             value["wants"] = newest.map(|newest| newest.label.as_str()).into();
+            let has_it = newest.is_some_and(|newest| said.version == Some(newest.digest));
+            value["has_newest"] = newest.map(|_| has_it).into();
         }
         if let Some(error) = &said.error {
             value["error"] = error.text.as_str().into();
@@ -248,7 +251,7 @@ fn nobody() -> Value {
         "state": null, "peer": null, "address": null, "user": null, "key": null, "connected_seconds": null,
         "name": null, "copy": null, "via": null, "in_place_seq": null, "durable": null, "version": null, "said_seconds": null,
         "id": null, "path": null, "glob": null, "live": null, "seq": null, "behind": null, "behind_seconds": null,
-        "versions_of": null, "wants": null, "error": null, "error_tries": null, "error_seconds": null,
+        "versions_of": null, "wants": null, "has_newest": null, "error": null, "error_tries": null, "error_seconds": null,
         "lacks_files": null, "lacks_bytes": null, "seconds_left": null,
         "waits_for": null, "bytes_per_second": null, "stalled_seconds": null,
     })
