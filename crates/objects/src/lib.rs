@@ -7,7 +7,6 @@
 #![warn(missing_debug_implementations)]
 
 mod bucket;
-mod cache;
 mod error;
 mod list;
 mod profile;
@@ -16,11 +15,12 @@ mod settings;
 mod store;
 mod upload;
 mod url;
+mod version;
 
 pub use bucket::{Bucket, Metadata, Object, Reading};
-pub use cache::{CACHE_BYTES_MIN, Cache, Content, Figures, PIECE_BYTES, Version};
 pub use error::{Error, Kind};
 pub use list::{Listed, Page};
 pub use settings::Options;
 pub use upload::{Condition, Upload};
 pub use url::ObjectUrl;
+pub use version::Version;

@@ -49,8 +49,14 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Shared libraries, and the Debian package that each is in.
-const LIBRARIES: [(&str, &str); 4] =
-    [("libc.so.", "libc6"), ("libm.so.", "libc6"), ("ld-linux", "libc6"), ("libgcc_s.so.", "libgcc-s1")];
+const LIBRARIES: [(&str, &str); 6] = [
+    ("libc.so.", "libc6"),
+    ("libm.so.", "libc6"),
+    ("libdl.so.", "libc6"),
+    ("libpthread.so.", "libc6"),
+    ("ld-linux", "libc6"),
+    ("libgcc_s.so.", "libgcc-s1"),
+];
 
 /// Makes the tarball, the image, the packages where `dpkg-deb` and `rpmbuild` are, the wheels where Python is, and their checksums. Times are `epoch` or earlier, owners root.
 pub fn pack(binary: &Path, out: &Path, epoch: &str) -> Result<(), String> {

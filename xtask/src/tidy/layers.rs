@@ -11,7 +11,15 @@ const RULE: &str = "crate-layers";
 
 /// Crates by layer, bottom to top. A crate depends on crates of lower layers only.
 const LAYERS: &[&[&str]] = &[
-    &["towpath-buffers", "towpath-lease", "towpath-outq", "towpath-quota", "towpath-tcpinfo", "towpath-zmtp"],
+    &[
+        "towpath-buffers",
+        "towpath-cache",
+        "towpath-lease",
+        "towpath-outq",
+        "towpath-quota",
+        "towpath-tcpinfo",
+        "towpath-zmtp",
+    ],
     &["towpath-blocking", "towpath-objects", "towpath-rules"],
     &["towpath-sockets"],
     &["towpath-files", "towpath-requests"],

@@ -6,15 +6,18 @@ use super::exchange::Connector;
 use super::follow::{self, Events, FollowEnd, FollowEvent, FollowOptions, Versions};
 use super::get::{self, GetOptions, Summary};
 use super::listing::{Entries, ListOptions};
-use super::open::RemoteFile;
+use super::open::{self, EachFile, KnownFile, RemoteFile};
 use super::push::{self, PushEvent, PushOptions, PushProgress};
+use crate::digest::Digested;
 use crate::error::Error;
 use crate::path::RelPath;
 use crate::protocol::control::{HoldersWanted, PublishedReply};
 use crate::transfer::Progress;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A client of one server. Clones are the same client.
 ///
@@ -71,6 +74,38 @@ impl FileClient {
     /// There is no connection, or the server refuses: with `not-found` if there is no file.
     pub fn open(&self, path: &RelPath) -> Result<RemoteFile, Error> {
         RemoteFile::open(&self.0, path, self.0.options.cancel.child())
+    }
+
+    /// Asks for the present versions of files, with their digests, for which the server may have to hash them. What isn't known after the time
+    /// limit is `None`; the server goes on with it when it is asked again.
+    ///
+    /// # Errors
+    /// There is no connection, or the server refuses the whole of it.
+    pub fn look_up(&self, paths: &[RelPath], limit: Duration) -> Result<Vec<Option<Result<KnownFile, Error>>>, Error> {
+        open::look_up(&self.0, paths, limit, &self.0.options.cancel)
+    }
+
+    /// Reads a range of a version of a file, verified, on this thread. `take` gets its bytes in order, and ends it by false.
+    ///
+    /// # Errors
+    /// There is no connection, or nothing happens for too long; [`ErrorCode::Changed`](crate::protocol::ErrorCode) if the file is another
+    /// version by now.
+    pub fn read(&self, file: &KnownFile, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Error> {
+        open::read(&self.0, file, range, take, &self.0.options.cancel)
+    }
+
+    /// Reads all of several versions of small files, of at most a MiB each, on this thread. `each` gets the content of one after the other, verified,
+    /// or why it can't be had, with its index.
+    pub fn read_whole(&self, files: &[&KnownFile], each: &mut EachFile<'_>) {
+        open::read_whole(&self.0, files, each, &self.0.options.cancel);
+    }
+
+    /// The digest of a version of a file, and the values of its leaves, which are asked for the first time.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn leaves(&self, file: &KnownFile) -> Result<Arc<Digested>, Error> {
+        open::leaves(&self.0, file, &self.0.options.cancel)
     }
 
     /// Pushes files: returns when each is in place or has failed. What the server has of a file that isn't complete stays there for a day, and

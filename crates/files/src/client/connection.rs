@@ -1,6 +1,7 @@
 //! The client's connection: one DEALER, which reconnects whenever the connection is lost.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use towpath_blocking::CancelToken;
@@ -13,6 +14,7 @@ use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::assembler::{Assembler, Inbound};
 use crate::protocol::control::Request;
 use crate::protocol::{PROPERTY, PROPERTY_VALUE, REQUESTS_PROPERTY, WireError};
+use crate::relay::Via;
 use crate::transfer::tcp::{BufferWatch, log_buffer};
 
 /// Largest body that is taken whole, in bytes; larger ones are streamed. A data header must be smaller.
@@ -41,6 +43,8 @@ pub struct ConnectOptions {
     pub heartbeat: Option<Heartbeat>,
     /// Called with the reason, once, if there is no first connection after a second.
     pub on_wait: Option<fn(&Endpoint, &str)>,
+    /// The server that passes on what this client gets. Each connection fails whose server has its files from that one, or through too many.
+    pub via: Option<Arc<Via>>,
     /// Ends everything that the client does, from another thread.
     pub cancel: CancelToken,
 }
@@ -57,6 +61,7 @@ impl ConnectOptions {
             idle_timeout: seconds(60),
             heartbeat: Some(heartbeat),
             on_wait: None,
+            via: None,
             cancel: CancelToken::new(),
         }
     }

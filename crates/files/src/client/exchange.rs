@@ -6,7 +6,7 @@
 use super::connection::{ConnectOptions, Connection, ConnectionEvent};
 use crate::error::Error;
 use crate::protocol::assembler::Inbound;
-use crate::protocol::control::{Reply, Request, request_id};
+use crate::protocol::control::{HelloReply, Reply, Request, request_id};
 use crate::transfer::idle_timer::IdleTimer;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ pub(super) const POLL_MAX: Duration = Duration::from_millis(100);
 const POLL_IDLE_MAX: Duration = Duration::from_secs(10);
 /// A connection that nothing has used for longer isn't used again: nobody has answered its heartbeats.
 const SPARE_MAX: Duration = Duration::from_secs(5);
+/// Connections that are kept for the next operations.
+const SPARES_MAX: usize = 16;
 /// A `hello` is sent each time that this part of the idle timeout has passed without a sign of life.
 const HELLOS: u32 = 3;
 
@@ -87,24 +89,25 @@ pub(super) enum WaitLimit {
     Unlimited,
 }
 
-/// A server, and the connection to it that is left of the last operation, if that left nothing open on it.
+/// A server, and the connections to it that are left of the last operations, if those left nothing open on them.
 pub(super) struct Connector {
     pub(super) options: ConnectOptions,
-    spare: Mutex<Option<(Exchange, Instant)>>,
+    /// The newest last.
+    spare: Mutex<Vec<(Exchange, Instant)>>,
 }
 
 impl Connector {
     pub(super) fn new(options: ConnectOptions) -> Self {
-        Self { options, spare: Mutex::new(None) }
+        Self { options, spare: Mutex::default() }
     }
 
     /// A connection for an operation that ends with `cancel`; it is made in the background.
     pub(super) fn exchange(&self, cancel: &CancelToken) -> Result<Exchange, Error> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((mut exchange, since)) = spare
-            && since.elapsed() < SPARE_MAX
-            && exchange.is_usable()
-        {
+        let newest = || self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        while let Some((mut exchange, since)) = newest() {
+            if since.elapsed() >= SPARE_MAX || !exchange.is_usable() {
+                continue;
+            }
             exchange.cancel = cancel.child();
             exchange.connection.wake_on(&exchange.cancel);
             return Ok(exchange);
@@ -136,8 +139,11 @@ impl Connector {
     /// Keeps a connection for the next operation, if the last one left nothing open on it.
     pub(super) fn keep<T>(&self, exchange: Exchange, outcome: &Result<T, Error>) {
         if matches!(outcome, Ok(_) | Err(Error::Refused { .. })) {
-            let spare = Some((exchange, Instant::now()));
-            *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            spare.retain(|(_, since)| since.elapsed() < SPARE_MAX);
+            if spare.len() < SPARES_MAX {
+                spare.push((exchange, Instant::now()));
+            }
         } else {
             exchange.close();
         }
@@ -322,6 +328,9 @@ impl Exchange {
                     tracing::info!("connected again");
                 }
                 self.last_reason = None;
+                if self.options.via.is_some() {
+                    self.connection.send(&Request::Hello);
+                }
                 operation.connected(&mut self.connection, now)
             }
             ConnectionEvent::Lost { reason } => {
@@ -350,7 +359,11 @@ impl Exchange {
                 Ok(())
             }
             ConnectionEvent::Inbound(inbound) => {
-                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && is_hello(&inbound);
+                let hello = hello(&inbound);
+                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && hello.is_some();
+                if let Some((via, hello)) = self.options.via.as_ref().zip(hello) {
+                    via.set_above(&hello.via).map_err(|error| Error::unmet(error.to_string()))?;
+                }
                 if operation.inbound(inbound, &mut self.connection, now)? || is_alive {
                     self.idle.progressed(now);
                 } else {
@@ -362,7 +375,10 @@ impl Exchange {
     }
 }
 
-fn is_hello(inbound: &Inbound) -> bool {
-    let Inbound::Control { json, .. } = inbound else { return false };
-    request_id(json).is_none() && matches!(Reply::decode(json), Ok(Reply::Hello(_)))
+fn hello(inbound: &Inbound) -> Option<HelloReply> {
+    let Inbound::Control { json, .. } = inbound else { return None };
+    match Reply::decode(json) {
+        Ok(Reply::Hello(hello)) if request_id(json).is_none() => Some(hello),
+        _ => None,
+    }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
-    Base, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
+    Base, DirStat, EntryKind, FollowLinks, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request,
 };
 use crate::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, Source};
 use std::fmt;
@@ -48,11 +48,12 @@ impl ListOptions {
 /// The entries of a listing, in the server's order; paths and texts in them are the server's: escape them before they reach a terminal.
 /// The last item is an error if the listing fails. A listing isn't resumed when its connection is lost.
 pub struct Entries {
-    stream: Stream<Vec<ListEntry>, Base>,
+    stream: Stream<Vec<ListEntry>, (Base, Option<DirStat>)>,
     page: std::vec::IntoIter<ListEntry>,
     /// Of the thread that may wait until a page is taken.
     waker: Waker,
     base: Option<Base>,
+    dir: Option<DirStat>,
 }
 
 impl Entries {
@@ -61,18 +62,31 @@ impl Entries {
         let waker = exchange.waker();
         let stream = Stream::start(PAGES_AHEAD, cancel, move |pages, _| {
             let listing = Listing::new(options);
-            let mut list =
-                List { listing, pages, full: None, next: None, busy: None, is_handed_over: false, base: None };
+            let mut list = List {
+                listing,
+                pages,
+                full: None,
+                next: None,
+                busy: None,
+                is_handed_over: false,
+                dir: None,
+                base: None,
+            };
             let outcome = exchange.run(&mut list);
             connector.keep(exchange, &outcome);
             outcome
         })?;
-        Ok(Self { stream, page: Vec::new().into_iter(), waker, base: None })
+        Ok(Self { stream, page: Vec::new().into_iter(), waker, base: None, dir: None })
     }
 
     /// The kind of what was listed, once all entries were taken.
     pub fn base(&self) -> Option<Base> {
         self.base
+    }
+
+    /// Metadata of the directory that was listed, once all entries were taken.
+    pub fn dir(&self) -> Option<DirStat> {
+        self.dir
     }
 }
 
@@ -86,8 +100,8 @@ impl Iterator for Entries {
             }
             let Some(page) = self.stream.next() else {
                 return match self.stream.outcome()? {
-                    Ok(base) => {
-                        self.base = Some(base);
+                    Ok((base, dir)) => {
+                        (self.base, self.dir) = (Some(base), dir);
                         None
                     }
                     Err(error) => Some(Err(error)),
@@ -117,14 +131,16 @@ struct List {
     busy: Option<(Instant, Error)>,
     /// Entries were handed over, which can't be taken back: such a listing isn't requested again.
     is_handed_over: bool,
+    /// Of the directory.
+    dir: Option<DirStat>,
     /// Of a listing that is over.
     base: Option<Base>,
 }
 
 impl Operation for List {
-    type Outcome = Base;
+    type Outcome = (Base, Option<DirStat>);
 
-    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Base>, Error> {
+    fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<Self::Outcome>, Error> {
         if let Some(page) = self.full.take() {
             match self.pages.try_send(page) {
                 Ok(()) => {}
@@ -137,7 +153,7 @@ impl Operation for List {
         }
         self.next.take().iter().for_each(|next| connection.send(next));
         if let Some(base) = self.base {
-            return Ok(Turn::Over(base));
+            return Ok(Turn::Over((base, self.dir)));
         }
         if self.busy.as_ref().is_some_and(|(until, _)| *until <= now) {
             self.busy = None;
@@ -165,6 +181,7 @@ impl Operation for List {
         if self.full.is_some() {
             return Error::protocol("a page that wasn't asked for");
         }
+        self.dir = self.dir.or(page.dir);
         let (base, is_over) = (page.base, !page.more && !self.listing.is_survey());
         let (entries, next) = self.listing.take(page);
         self.is_handed_over |= !entries.is_empty();

@@ -39,6 +39,6 @@ pub use connection::ConnectOptions;
 pub use follow::fuzz_follow_record;
 pub use get::{Destination, GetOptions, Summary, WINDOW_BYTES_DEFAULT};
 pub use listing::{Entries, ListOptions};
-pub use open::RemoteFile;
+pub use open::{EachFile, KnownFile, RemoteFile};
 pub use plan::{OnPlanned, Planned, PlannedChange, PlannedKind};
 pub use towpath_blocking::CancelToken;

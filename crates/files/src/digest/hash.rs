@@ -48,6 +48,11 @@ pub trait ReadAt {
     /// Reads bytes from an offset on; returns their number, 0 at the end. Blocks.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError>;
 
+    /// Its digest and leaves, if they needn't be hashed. Blocks.
+    fn known(&self) -> Result<Option<Arc<Digested>>, RootError> {
+        Ok(None)
+    }
+
     /// Whether it still is this version. Blocks.
     fn is_still(&self, version: &FileVersion) -> Result<bool, RootError>;
 
@@ -82,6 +87,10 @@ impl ReadAt for File {
 impl<F: ReadAt> ReadAt for Arc<F> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError> {
         F::read_at(self, buffer, offset)
+    }
+
+    fn known(&self) -> Result<Option<Arc<Digested>>, RootError> {
+        F::known(self)
     }
 
     fn is_still(&self, version: &FileVersion) -> Result<bool, RootError> {

@@ -2,6 +2,7 @@
 
 use crate::limits::RELAY_DEPTH_MAX;
 use crate::protocol::follow::ServerId;
+use crate::random::random;
 use std::sync::{Mutex, PoisonError};
 
 /// The servers that a server's files come through.
@@ -11,14 +12,14 @@ pub struct Via {
     above: Mutex<Vec<ServerId>>,
 }
 
-/// Why a relay can't follow a server.
+/// Why a relay can't have its files from a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViaError {
-    /// The relay follows itself.
-    #[error("a loop: the server that this relay follows has its files from this relay")]
+    /// The relay has its files from itself.
+    #[error("a loop: the server that this relay has its files from has them from this relay")]
     Loop,
     /// Too many relays in between.
-    #[error("more than {RELAY_DEPTH_MAX} relays in a row; follow one that is nearer to the first server")]
+    #[error("more than {RELAY_DEPTH_MAX} relays in a row; use one that is nearer to the first server")]
     TooDeep,
 }
 
@@ -26,6 +27,11 @@ impl Via {
     /// A server whose files are its own.
     pub fn new(own: ServerId) -> Via {
         Via { own, above: Mutex::default() }
+    }
+
+    /// A server that draws its number now.
+    pub fn drawn() -> Via {
+        Via::new(ServerId(random()))
     }
 
     /// All of them, the first one first, this one last.

@@ -16,7 +16,7 @@ use crate::limits::{ENVELOPE_BYTES_MAX, ENVELOPE_FRAMES_MAX};
 use crate::protocol::control::{FetchesFor, Holder, Request};
 use crate::protocol::data::DataHeader;
 use crate::protocol::envelope::{Opening, is_too_large, opening};
-use crate::protocol::follow::{CopyId, ServerId};
+use crate::protocol::follow::CopyId;
 use crate::protocol::plain::PlainMessage;
 use crate::protocol::{Dialect, WireError};
 use crate::relay::{HolderStats, Holders, Reporter, Via};
@@ -151,8 +151,8 @@ impl Client {
 }
 
 impl Clients {
-    /// `id` is drawn for this server; `open_files_max` as in [`ServerOptions`](super::ServerOptions).
-    pub(super) fn new(pool: Pool, open_files_max: usize, id: ServerId, publishers: Publishers) -> Clients {
+    /// `via` has this server last; `open_files_max` as in [`ServerOptions`](super::ServerOptions).
+    pub(super) fn new(pool: Pool, open_files_max: usize, via: Arc<Via>, publishers: Publishers) -> Clients {
         Clients {
             clients: HashMap::new(),
             pool,
@@ -166,7 +166,7 @@ impl Clients {
             fetch_for: BTreeMap::new(),
             publishers,
             bytes_per_second: None,
-            via: Arc::new(Via::new(id)),
+            via,
             holders: Arc::default(),
         }
     }

@@ -25,7 +25,7 @@ use crate::protocol::control::HolderName;
 use crate::protocol::follow::{Epoch, ServerId};
 use crate::protocol::{PROPERTY, PROPERTY_VALUE};
 use crate::random::random;
-use crate::relay::Relay;
+use crate::relay::{Relay, Via};
 use crate::root::{Links, Root, RootError, Secrets, make_private_dir};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -297,6 +297,7 @@ impl Server {
         };
         let elsewhere = served.source();
         let polled = elsewhere.clone().filter(|_| options.watch.is_some());
+        let via = served.source().and_then(|source| source.via()).unwrap_or_else(|| Arc::new(Via::drawn()));
         let root = served.path().cloned();
         if options.watch.is_some() && root.as_ref().is_some_and(|root| root.last().only_file().is_some()) {
             return Err(ServeError::Watch {
@@ -397,7 +398,7 @@ impl Server {
             (true, false) => Publishers::Known,
             (true, true) => Publishers::All,
         };
-        let mut clients = Clients::new(pool, options.open_files_max, ServerId(random()), publishers);
+        let mut clients = Clients::new(pool, options.open_files_max, via, publishers);
         clients.limit_chunks(options.bytes_per_second);
         let (_, holders) = clients.shared_with_relay();
         if let Some(names) = options.followers {

@@ -5,7 +5,7 @@ use super::client_root::ClientRoot;
 use super::deferred_close::{DeferredClose, handle};
 use super::resource_errors::Shortage;
 use super::source::{Attributes, Content, Opened, Pieces};
-use crate::digest::{FileVersion, ReadAt};
+use crate::digest::{Digested, FileVersion, ReadAt};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, RootError};
@@ -180,6 +180,13 @@ impl ReadAt for OpenFile {
             Handle::File { file, .. } => <File as ReadAt>::read_at(file, buffer, offset),
             Handle::Piece(file) => <File as ReadAt>::read_at(file, buffer, offset),
             Handle::Pieces(pieces) => pieces.read_at(buffer, offset),
+        }
+    }
+
+    fn known(&self) -> Result<Option<Arc<Digested>>, RootError> {
+        match &self.content {
+            Handle::Pieces(pieces) => pieces.digested(),
+            _ => Ok(None),
         }
     }
 

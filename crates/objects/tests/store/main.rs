@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
-use towpath_objects::{Bucket, CACHE_BYTES_MIN, Cache, Condition, Content, Kind, Options, PIECE_BYTES, Version};
+use towpath_cache::{CACHE_BYTES_MIN, Cache, Content, PIECE_BYTES};
+use towpath_objects::{Bucket, Condition, Kind, Options, Version};
 
 const PIECE: usize = PIECE_BYTES as usize;
 
@@ -30,10 +31,11 @@ fn bytes(length: usize) -> Vec<u8> {
 
 fn version(bucket: &Bucket, path: &str) -> Version {
     let object = bucket.head(path).unwrap();
-    Version { path: path.to_owned(), size: object.size, modified: object.modified, e_tag: object.e_tag }
+    let (bucket, path) = (bucket.clone(), path.to_owned());
+    Version { bucket, path, size: object.size, modified: object.modified, e_tag: object.e_tag }
 }
 
-fn read_all(content: &Content) -> Vec<u8> {
+fn read_all(content: &Content<Version>) -> Vec<u8> {
     let mut all = vec![0; content.version().size as usize];
     let mut done = 0;
     while done < all.len() {
@@ -55,7 +57,7 @@ fn a_piece_is_fetched_once_however_many_want_it() {
     std::thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
-                let content = Content::new(bucket.clone(), Some(cache.clone()), version.clone());
+                let content = Content::new(Some(cache.clone()), version.clone());
                 assert!(read_all(&content) == all);
             });
         }
@@ -66,7 +68,7 @@ fn a_piece_is_fetched_once_however_many_want_it() {
     assert_eq!((figures.fetched, figures.fetched_bytes, figures.bypassed), (3, all.len() as u64, 0));
     // From a file, and after a restart.
     let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let content = Content::new(bucket.clone(), Some(cache.clone()), version.clone());
+    let content = Content::new(Some(cache.clone()), version.clone());
     let (file, at) = content.file_at(PIECE_BYTES + 5, 100, true).unwrap().unwrap();
     let mut part = [0; 100];
     file.read_exact_at(&mut part, at).unwrap();
@@ -77,7 +79,7 @@ fn a_piece_is_fetched_once_however_many_want_it() {
     assert_eq!((store.requests("GET").len(), cache.figures().fetched), (3, 0));
     // Another version is another piece.
     store.put("models/big", bytes(10));
-    let content = Content::new(bucket.clone(), Some(cache), self::version(&bucket, "big"));
+    let content = Content::new(Some(cache), self::version(&bucket, "big"));
     assert!(read_all(&content) == bytes(10));
 }
 
@@ -88,7 +90,7 @@ fn a_damaged_piece_is_fetched_again() {
     store.put("models/a", all.clone());
     let read = || {
         let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-        read_all(&Content::new(bucket.clone(), Some(cache), version(&bucket, "a")))
+        read_all(&Content::new(Some(cache), version(&bucket, "a")))
     };
     assert!(read() == all);
     let [piece] = &pieces(folder.path()).into_values().collect::<Vec<_>>()[..] else { panic!("one piece") };
@@ -112,8 +114,8 @@ fn what_was_not_used_for_longest_is_evicted() {
     store.put("models/big", all);
     let version = version(&bucket, "big");
     let open = || Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let content = |cache: &Cache| Content::new(bucket.clone(), Some(cache.clone()), version.clone());
-    let read = |content: &Content, index: usize| {
+    let content = |cache: &Cache<Version>| Content::new(Some(cache.clone()), version.clone());
+    let read = |content: &Content<Version>, index: usize| {
         let mut byte = [0];
         content.read_at(&mut byte, index as u64 * PIECE_BYTES).unwrap();
         assert_eq!(usize::from(byte[0]), index);
@@ -172,7 +174,7 @@ fn a_piece_that_the_disk_cannot_read_comes_from_the_store() {
     let (bucket, all) = (bucket(&store), bytes(5000));
     store.put("models/a", all.clone());
     let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "a"));
+    let content = Content::new(Some(cache.clone()), version(&bucket, "a"));
     assert!(read_all(&content) == all);
     for path in pieces(folder.path()).values() {
         File::options().write(true).open(path).unwrap().set_len(0).unwrap();
@@ -187,11 +189,11 @@ fn without_a_place_to_keep_them_pieces_are_read_from_the_store() {
     let (bucket, all) = (bucket(&store), bytes(PIECE + 10));
     store.put("models/a", all.clone());
     let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let content = Content::new(bucket.clone(), Some(cache.clone()), version(&bucket, "a"));
+    let content = Content::new(Some(cache.clone()), version(&bucket, "a"));
     std::fs::remove_dir_all(folder.path()).unwrap();
     assert!(read_all(&content) == all);
     assert!(cache.figures().is_broken && cache.figures().bypassed > 0, "{:?}", cache.figures());
-    let uncached = Content::new(bucket.clone(), None, version(&bucket, "a"));
+    let uncached = Content::new(None, version(&bucket, "a"));
     assert!(read_all(&uncached) == all);
     assert!(uncached.file_at(0, 10, true).unwrap().is_none());
 }
@@ -208,7 +210,7 @@ fn a_replaced_object_is_never_mixed() {
         is_second.then(|| Fault::Replaced(vec![0; 2 * PIECE]))
     });
     let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    let content = Content::new(bucket.clone(), Some(cache), version(&bucket, "a"));
+    let content = Content::new(Some(cache), version(&bucket, "a"));
     let mut buffer = vec![0; PIECE];
     let results = [0, PIECE_BYTES].map(|offset| content.read_at(&mut buffer, offset).map_err(|error| error.kind));
     assert!(results.contains(&Err(Kind::Changed)), "{results:?}");
@@ -222,7 +224,7 @@ fn passing_failures_are_repeated_and_others_have_clear_kinds() {
     let version = version(&bucket, "a");
     let read = || {
         let mut buffer = vec![0; all.len()];
-        let content = Content::new(bucket.clone(), None, version.clone());
+        let content = Content::new(None, version.clone());
         content.read_at(&mut buffer, 0).map(|count| assert!(buffer[..count] == all[..])).map_err(|error| error.kind)
     };
     for fault in [Fault::Status(503, "SlowDown"), Fault::Status(500, "InternalError"), Fault::Cut(777)] {

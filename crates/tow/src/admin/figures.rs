@@ -294,10 +294,10 @@ pub static CACHE: &[Figure<CacheStats>] = &[
     gauge("cache_bytes", Bytes, "Bytes of pieces in the cache", "cache.bytes", |s| s.bytes.into()),
     gauge("cache_limit_bytes", Bytes, "Limit on them", "cache.bytes_max", |s| s.bytes_max.into()),
     counter("cache_hits", Count, "Pieces that were in the cache when they were wanted", "cache.hits", |s| s.hits.into()),
-    counter("cache_fetched", Count, "Pieces that were fetched from the store", "cache.fetched", |s| s.fetched.into()),
+    counter("cache_fetched", Count, "Pieces that were fetched into the cache", "cache.fetched", |s| s.fetched.into()),
     counter("cache_fetched_bytes", Bytes, "Bytes of these pieces", "cache.fetched_bytes", |s| s.fetched_bytes.into()),
     counter("cache_evicted", Count, "Pieces that were evicted", "cache.evicted", |s| s.evicted.into()),
-    zero("Past the cache", counter("cache_bypassed", Count, "Reads from the store, since nothing could be kept", "cache.bypassed", |s| s.bypassed.into())),
+    zero("Past the cache", counter("cache_bypassed", Count, "Reads past the cache, since nothing could be kept", "cache.bypassed", |s| s.bypassed.into())),
     zero("Cache broken", gauge("cache_broken", Flag, "1 while nothing can be kept", "cache.broken", |s| s.is_broken.into())),
 ];
 

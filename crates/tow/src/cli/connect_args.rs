@@ -27,6 +27,11 @@ pub struct ConnectArgs {
 }
 
 impl ConnectArgs {
+    /// The same without a command line.
+    pub fn new(user: Option<String>, password_file: Option<PathBuf>, keys: ClientKeyArgs) -> ConnectArgs {
+        ConnectArgs { user, password_file, keys }
+    }
+
     fn mechanism(&self, endpoints: &[Endpoint]) -> Result<MechanismConfig, Failure> {
         match self.keys.mechanism(endpoints, self.user.as_ref())? {
             Some(mechanism) => Ok(mechanism),
@@ -61,6 +66,11 @@ pub struct FileServerArgs {
 }
 
 impl FileServerArgs {
+    /// The same without a command line.
+    pub fn new(connect: ConnectArgs, connect_timeout: Duration, timeout: Duration) -> FileServerArgs {
+        FileServerArgs { connect_timeout, timeout, connect }
+    }
+
     /// Options of a connection to a server.
     pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
         let mechanism = self.connect.mechanism(std::slice::from_ref(&endpoint))?;

@@ -60,6 +60,12 @@ pub struct ClientKeyArgs {
 }
 
 impl ClientKeyArgs {
+    /// The same without a command line.
+    pub fn new(server_key: Option<String>, key: Option<PathBuf>) -> ClientKeyArgs {
+        let [is_for_serving, is_known] = [false; 2].map(Cell::new);
+        ClientKeyArgs { server_key, key, require_keys: false, is_for_serving, is_known }
+    }
+
     /// The secret key is for others that this command serves, too: the server may have none.
     pub fn serve_with_key(&self) {
         self.is_for_serving.set(true);

@@ -74,6 +74,11 @@ impl ListenArgs {
         self.max_peers_per_address.unwrap_or((self.max_peers / 16).max(64))
     }
 
+    /// The first file with this side's secret key.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.keys.files().next().map(PathBuf::as_path)
+    }
+
     /// Files that aren't for clients.
     pub fn secret_files(&self) -> impl Iterator<Item = &Path> {
         let single = [&self.plain_passwords, &self.keys.authorized_keys, &self.rules, &self.audit];

@@ -1,6 +1,7 @@
 //! Objects of a bucket as the files of a server.
 
 use super::bucket_push::Budget;
+use super::cache_args::cache_stats;
 use lru::LruCache;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -8,13 +9,14 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+use towpath_cache::{Cache, Content, PIECE_BYTES};
 use towpath_files::digest::Validator;
 use towpath_files::path::RelPath;
 use towpath_files::root::{FileKind, RootError, Timestamp};
 use towpath_files::server::source::{
     self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source, Store,
 };
-use towpath_objects::{Bucket, Cache, Content, Error, Kind, PIECE_BYTES, Page, Version};
+use towpath_objects::{Bucket, Error, Kind, Page, Version};
 
 /// Objects whose attributes are remembered from listings and questions, so that they needn't be asked for when they are opened.
 const KNOWN_MAX: NonZeroUsize = NonZeroUsize::new(16 << 10).unwrap();
@@ -35,7 +37,7 @@ pub struct BucketSource(pub(super) Arc<Shared>);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) bucket: Bucket,
-    cache: Option<Cache>,
+    cache: Option<Cache<Version>>,
     /// Memory of parts of pushed files.
     pub(super) parts: Budget,
     known: Mutex<LruCache<String, (Version, Instant)>>,
@@ -43,7 +45,7 @@ pub(super) struct Shared {
 
 impl BucketSource {
     /// Fails if the bucket can't be listed.
-    pub fn open(bucket: Bucket, cache: Option<Cache>) -> Result<BucketSource, Error> {
+    pub fn open(bucket: Bucket, cache: Option<Cache<Version>>) -> Result<BucketSource, Error> {
         bucket.check()?;
         let (parts, known) = (Budget::default(), Mutex::new(LruCache::new(KNOWN_MAX)));
         Ok(BucketSource(Arc::new(Shared { bucket, cache, parts, known })))
@@ -66,8 +68,8 @@ impl Shared {
 
     /// The version of an object that the store has now.
     pub(super) fn noted(&self, path: &str, object: &towpath_objects::Object) -> Version {
-        let (path, e_tag) = (path.to_owned(), object.e_tag.clone());
-        let version = Version { path, size: object.size, modified: object.modified, e_tag };
+        let (bucket, path, e_tag) = (self.bucket.clone(), path.to_owned(), object.e_tag.clone());
+        let version = Version { bucket, path, size: object.size, modified: object.modified, e_tag };
         self.remember(version.clone());
         version
     }
@@ -139,7 +141,7 @@ impl Source for BucketSource {
             },
         };
         let attributes = shared.attributes(&version);
-        let content = Content::new(shared.bucket.clone(), shared.cache.clone(), version);
+        let content = Content::new(shared.cache.clone(), version);
         Ok(Opened {
             attributes,
             content: source::Content::Pieces(Arc::new(Object { content, shared: Arc::clone(&self.0) })),
@@ -151,17 +153,7 @@ impl Source for BucketSource {
     }
 
     fn cache(&self) -> Option<CacheStats> {
-        let of = self.0.cache.as_ref()?.figures();
-        Some(CacheStats {
-            bytes: of.bytes,
-            bytes_max: of.bytes_max,
-            hits: of.hits,
-            fetched: of.fetched,
-            fetched_bytes: of.fetched_bytes,
-            evicted: of.evicted,
-            bypassed: of.bypassed,
-            is_broken: of.is_broken,
-        })
+        self.0.cache.as_ref().map(cache_stats)
     }
 
     fn will_open(&self, paths: &mut dyn Iterator<Item = &RelPath>) {
@@ -170,7 +162,7 @@ impl Source for BucketSource {
             let known = self.0.known().peek(path).cloned();
             let small = known.filter(|(version, since)| version.size <= PIECE_BYTES && since.elapsed() < KNOWN_TIME);
             if let Some((version, _)) = small {
-                Content::new(self.0.bucket.clone(), Some(cache.clone()), version).begin();
+                Content::new(Some(cache.clone()), version).begin();
             }
         }
     }
@@ -197,7 +189,7 @@ impl Source for BucketSource {
 /// An object of one version.
 #[derive(Debug)]
 struct Object {
-    content: Content,
+    content: Content<Version>,
     shared: Arc<Shared>,
 }
 
@@ -293,7 +285,8 @@ impl Listing {
             // One without a name is the directory's own marker.
             let Some(name) = name_of(&object.key).filter(|name| !name.is_empty()) else { continue };
             let towpath_objects::Listed { size, modified, e_tag, is_archived, .. } = object;
-            let version = Version { path: below(&self.path, &name), size, modified, e_tag };
+            let (bucket, path) = (self.shared.bucket.clone(), below(&self.path, &name));
+            let version = Version { bucket, path, size, modified, e_tag };
             let unreadable = match () {
                 () if is_archived => Some(Kind::Archived.words()),
                 () if !self.shared.bucket.may_ask(&version.path) => Some("no request can have its name"),

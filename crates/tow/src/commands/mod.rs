@@ -5,6 +5,7 @@ pub mod broker;
 mod bucket_push;
 #[cfg(feature = "s3")]
 mod bucket_source;
+mod cache_args;
 pub mod call;
 mod call_body;
 mod call_dialect;
@@ -19,6 +20,7 @@ pub mod key;
 pub mod ls;
 pub mod manual;
 pub mod operator;
+mod origin;
 pub mod password;
 pub mod publish;
 pub mod push;

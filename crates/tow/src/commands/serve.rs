@@ -1,6 +1,8 @@
 //! `tow serve`: a server of a directory or a file.
 
-use super::serve_bucket::{BucketArgs, is_bucket};
+use super::cache_args::CacheArgs;
+use super::origin::{OriginArgs, is_origin};
+use super::serve_bucket::{BucketArgs, ServedBucket, is_bucket};
 use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
@@ -20,11 +22,13 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use towpath_files::client::CancelToken;
 use towpath_files::limits::FOLLOWERS_KEPT_MAX;
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::HolderName;
 use towpath_files::protocol::follow::ServerId;
 use towpath_files::root::RootError;
+use towpath_files::server::source::Source;
 use towpath_files::server::{PushOptions, ServeError, Server, ServerOptions, WatchOptions};
 use towpath_sockets::{Congestion, Heartbeat};
 
@@ -45,7 +49,7 @@ const FOLLOWERS_BYTES_MAX: u64 = 1 << 20;
     mut_arg("heartbeat", |arg| arg.default_value("30s")),
 )]
 pub struct Arguments {
-    /// Directory or file to serve; it may be replaced while it is served. Or s3://BUCKET/PREFIX.
+    /// Directory or file, which may be replaced meanwhile; s3://BUCKET/PREFIX; tcp://HOST:PORT/PATH.
     path: PathBuf,
     /// Remember digests of files in this file across restarts.
     #[arg(long, value_name = "FILE")]
@@ -90,7 +94,11 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = bytes_per_second)]
     bwlimit: Option<u64>,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     bucket: BucketArgs,
+    #[command(flatten)]
+    origin: OriginArgs,
     #[command(flatten)]
     listen: ListenArgs,
     /// TCP congestion control: system, a name, or auto (cubic for peers on this machine).
@@ -101,10 +109,12 @@ pub struct Arguments {
 }
 
 /// Serves until a signal ends it.
-pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub fn run(mut arguments: Arguments) -> Result<ExitCode, Failure> {
     check_push(&arguments)?;
-    let (mut options, staging) = match arguments.bucket.source(&arguments.path)? {
-        Some(bucket) => (ServerOptions::from_source(bucket.source), bucket.staging),
+    // Of what a source waits for.
+    let cancel = CancelToken::new();
+    let (mut options, staging) = match source(&mut arguments, &cancel)? {
+        Some((source, staging)) => (ServerOptions::from_source(source), staging),
         None => (ServerOptions::new(&arguments.path), None),
     };
     options.digest_file = arguments.digest_file;
@@ -173,6 +183,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let reload = reload::watch(security.admission, rules.into_iter().chain(followers))?;
     let stop = move || {
         stopping.begin();
+        cancel.cancel();
         handle.shutdown();
     };
     on_signals(stop, reload)?;
@@ -184,6 +195,42 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// A source, and the directory in which files arrive that are pushed to it, if they can be.
+type Elsewhere = (Arc<dyn Source>, Option<PathBuf>);
+
+/// The files to serve, if they aren't this machine's.
+fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Elsewhere>, Failure> {
+    let Arguments { path, cache, bucket, origin, listen, .. } = arguments;
+    let (is_bucket, is_origin) = (is_bucket(path), is_origin(path));
+    if let Some(option) = bucket.given().filter(|_| !is_bucket) {
+        return Err(Failure::usage(format!("{option} is for a bucket: tow serve s3://BUCKET/PREFIX")));
+    }
+    if let Some(option) = origin.given().filter(|_| !is_origin) {
+        return Err(Failure::usage(format!("{option} is for another server: tow serve tcp://HOST:PORT/PATH")));
+    }
+    if cache.is_given() && !is_bucket && !is_origin {
+        let where_to = "tow serve s3://BUCKET/PREFIX, or tcp://HOST:PORT/PATH";
+        return Err(Failure::usage(format!("--cache is for what comes from elsewhere: {where_to}")));
+    }
+    if is_origin && arguments.watch {
+        let instead = "to pass on what changes, use `tow follow --serve`";
+        return Err(Failure::usage(format!("--watch is for files that are here or in a bucket; {instead}")));
+    }
+    if is_origin && arguments.accept_push.is_some() {
+        return Err(Failure::usage(
+            "--accept-push is for a directory of this machine or a bucket: push to the server that has the files",
+        ));
+    }
+    Ok(match (is_bucket, is_origin) {
+        (true, _) => {
+            let ServedBucket { source, staging } = bucket.open(path, cache)?;
+            Some((source, staging))
+        }
+        (_, true) => Some((std::mem::take(origin).open(path, cache, listen.key_file(), cancel)?, None)),
+        _ => None,
+    })
 }
 
 /// The names in a file of a name a line, with comments that begin with `#`.
@@ -211,7 +258,7 @@ fn check_push(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.accept_push.is_none() || !is_bucket(&arguments.path) {
         return Ok(());
     }
-    if !arguments.bucket.has_cache() {
+    if !arguments.cache.is_given() {
         let why =
             "--accept-push with a bucket takes --cache DIR: files arrive there before they are put into the bucket";
         return Err(Failure::usage(why));

@@ -1,9 +1,9 @@
 //! Options of `tow serve` for objects in S3.
 
+use super::cache_args::CacheArgs;
 use crate::cli::exit::Failure;
 #[cfg(feature = "s3")]
 use crate::cli::exit::Status;
-use crate::cli::units::size;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use towpath_files::server::source::Source;
@@ -12,12 +12,6 @@ use towpath_files::server::source::Source;
 #[derive(clap::Args)]
 #[command(next_help_heading = "S3")]
 pub struct BucketArgs {
-    /// Keep pieces of objects in this directory on a local disk, so that each is fetched once.
-    #[arg(long, value_name = "DIR")]
-    cache: Option<PathBuf>,
-    /// Size of the cache; what wasn't used for longest goes first.
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "cache", default_value = "10G")]
-    cache_size: u64,
     /// URL of the store, if it isn't AWS or the one in AWS_ENDPOINT_URL.
     #[arg(long, value_name = "URL")]
     s3_endpoint: Option<String>,
@@ -40,34 +34,17 @@ pub fn is_bucket(path: &Path) -> bool {
 }
 
 impl BucketArgs {
-    /// Whether there is a cache.
-    pub fn has_cache(&self) -> bool {
-        self.cache.is_some()
+    /// An option that is for a bucket alone, if one was given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [("--s3-endpoint", self.s3_endpoint.is_some()), ("--s3-anonymous", self.s3_anonymous)];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
-    /// The bucket, if the path is one.
-    pub fn source(&self, path: &Path) -> Result<Option<ServedBucket>, Failure> {
-        if !is_bucket(path) {
-            let given = [
-                ("--cache", self.cache.is_some()),
-                ("--s3-endpoint", self.s3_endpoint.is_some()),
-                ("--s3-anonymous", self.s3_anonymous),
-            ];
-            return match given.into_iter().find(|(_, is_given)| *is_given) {
-                Some((option, _)) => {
-                    Err(Failure::usage(format!("{option} is for a bucket: tow serve s3://BUCKET/PREFIX")))
-                }
-                None => Ok(None),
-            };
-        }
-        self.open(path).map(Some)
-    }
-
+    /// The bucket at an address.
     #[cfg(feature = "s3")]
-    fn open(&self, path: &Path) -> Result<ServedBucket, Failure> {
+    pub fn open(&self, path: &Path, cache: &CacheArgs) -> Result<ServedBucket, Failure> {
         use super::bucket_source::BucketSource;
-        use towpath_files::root::make_private_dir;
-        use towpath_objects::{Bucket, Cache, Error, Kind, ObjectUrl, Options};
+        use towpath_objects::{Bucket, Error, Kind, ObjectUrl, Options};
 
         let url: ObjectUrl = path.to_string_lossy().parse().map_err(Failure::usage)?;
         let mut options = Options::default();
@@ -81,13 +58,7 @@ impl BucketArgs {
             _ => Failure::failed(error),
         };
         let bucket = Bucket::open(&url, &options).map_err(failed)?;
-        let cache = self.cache.as_deref().map(|directory| {
-            make_private_dir(directory)
-                .map_err(|error| format!("cannot use {} as a cache: {error}", directory.display()))
-                .and_then(|()| Cache::open(directory, self.cache_size))
-                .map_err(Failure::failed)
-        });
-        let cache = cache.transpose()?;
+        let cache = cache.open()?;
         // Of this bucket and prefix alone: others may have the same cache.
         let place = format!("{} {}", bucket.endpoint(), bucket.url().prefix);
         let place = blake3::hash(place.as_bytes()).to_hex();
@@ -97,8 +68,8 @@ impl BucketArgs {
     }
 
     #[cfg(not(feature = "s3"))]
-    fn open(&self, _: &Path) -> Result<ServedBucket, Failure> {
-        let BucketArgs { cache_size: _, .. } = self;
+    #[expect(clippy::unused_self, reason = "as with S3")]
+    pub fn open(&self, _: &Path, _: &CacheArgs) -> Result<ServedBucket, Failure> {
         Err(Failure::usage("s3://: this build of tow has no S3; build it with `cargo build --release --features s3`"))
     }
 }

@@ -180,7 +180,11 @@ fn other_options_need_a_bucket_or_a_directory() {
     let folder = TempDir::new().unwrap();
     let (store, _) = filled(folder.path());
     let outcome = run(tow(["serve", "--cache", "x"]).arg(folder.path()));
-    assert!(outcome.status.code() == Some(2) && outcome.stderr.contains("is for a bucket"), "{}", outcome.stderr);
+    assert!(
+        outcome.status.code() == Some(2) && outcome.stderr.contains("is for what comes from elsewhere"),
+        "{}",
+        outcome.stderr
+    );
     let outcome = run(&mut serve(&store, None, &["--accept-push", "."]));
     assert!(outcome.status.code() == Some(2) && outcome.stderr.contains("takes --cache"), "{}", outcome.stderr);
     for limit in ["--push-max-bytes", "--push-max-files"] {

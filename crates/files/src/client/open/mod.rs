@@ -2,7 +2,9 @@
 //!
 //! `reading` decides. A thread drives it with its connection; the reader takes verified leaves from it.
 
+mod known;
 mod reading;
+mod whole;
 
 use super::connection::Connection;
 use super::exchange::{Connector, Exchange, Operation, Turn, WaitLimit};
@@ -14,6 +16,8 @@ use crate::protocol::assembler::Inbound;
 use crate::root::Timestamp;
 use crate::transfer::WINDOW_BYTES_FIRST;
 use crate::transfer::reconnects::Reconnects;
+pub use known::KnownFile;
+pub(super) use known::{leaves, look_up, read};
 use reading::{Info, Reading};
 use std::fmt;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -21,6 +25,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_blocking::CancelToken;
 use towpath_sockets::Waker;
+pub use whole::EachFile;
+pub(super) use whole::read_whole;
 
 /// A file of a server, as a reader: [`Read`], [`BufRead`] and [`Seek`].
 ///

@@ -16,6 +16,7 @@ use crate::protocol::data::{Body, DataEntry};
 use crate::root::Timestamp;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops;
 use std::time::{Duration, Instant};
 
 /// Largest leaf, in bytes: that of a file of 16 TiB.
@@ -46,8 +47,11 @@ pub(super) struct Reading {
     window: u64,
     next_id: u32,
     stage: Stage,
-    /// Values of the leaves, from the first on.
+    /// Values of the leaves, from this one on.
+    values_from: u64,
     values: Vec<Leaf>,
+    /// The leaf at which reading ends.
+    until: u64,
     /// Fetches that aren't over, by their ids.
     fetches: BTreeMap<u32, Fetch>,
     /// Cancelled requests that the server may still be answering.
@@ -111,7 +115,9 @@ impl Reading {
             window,
             next_id: 0,
             stage: Stage::Metadata(0),
+            values_from: 0,
             values: Vec::new(),
+            until: u64::MAX,
             fetches: BTreeMap::new(),
             cancelled: HashSet::new(),
             data_id: 0,
@@ -127,6 +133,32 @@ impl Reading {
             ahead: 0,
             received: 0,
         }
+    }
+
+    /// Some leaves of a file whose metadata and values of these leaves are known. They are requested at once, and nothing else.
+    pub(super) fn of_leaves(path: RelPath, info: Info, leaves: ops::Range<u64>, values: &[Leaf]) -> Self {
+        let window = (leaves.end - leaves.start).saturating_mul(info.leaves.leaf_bytes()).saturating_mul(2);
+        let ops::Range { start, end } = leaves;
+        Self {
+            stage: Stage::Open(info),
+            values_from: start,
+            values: values.to_vec(),
+            until: end,
+            wanted: Some(start),
+            requested: start,
+            ahead: window,
+            ..Self::new(path, window)
+        }
+    }
+
+    /// The values of all leaves of a file whose metadata is known, and not its content.
+    pub(super) fn of_values(path: RelPath, info: Info) -> Self {
+        Self { stage: Stage::Values(info, 0), until: 0, ..Self::new(path, 0) }
+    }
+
+    /// The values that came, which are right.
+    pub(super) fn into_values(self) -> Vec<Leaf> {
+        self.values
     }
 
     /// The metadata of the file, once it can be read.
@@ -250,8 +282,12 @@ impl Reading {
         self.again.retain(|leaf| *leaf >= wanted);
         let again = self.again.front().copied();
         let first = again.unwrap_or(self.requested.max(wanted));
+        if first >= self.until {
+            return;
+        }
         let Ok((offset, _)) = leaves.range(first) else { return };
-        let count = if again.is_some() { 1 } else { (self.ahead / 2 / leaves.leaf_bytes()).max(1) };
+        let count =
+            if again.is_some() { 1 } else { (self.ahead / 2 / leaves.leaf_bytes()).clamp(1, self.until - first) };
         let end = leaves.file_bytes().min(offset.saturating_add(count.saturating_mul(leaves.leaf_bytes())));
         let held = self.ready.values().map(|leaf| leaf.len() as u64).sum::<u64>()
             + self.fetches.values().map(Fetch::bytes).sum::<u64>();
@@ -341,7 +377,8 @@ impl Reading {
                 return Ok(());
             }
             let held = std::mem::take(&mut fetch.held);
-            let wanted = usize::try_from(leaf).ok().and_then(|leaf| self.values.get(leaf));
+            let at = leaf.checked_sub(self.values_from).and_then(|at| usize::try_from(at).ok());
+            let wanted = at.and_then(|at| self.values.get(at));
             if wanted.is_none() || wanted != value(leaves, leaf, &held).as_ref() {
                 self.again.push_back(leaf);
                 let times = self.wrong.entry(leaf).or_default();
@@ -372,15 +409,14 @@ impl Reading {
             Reply::Void(void) if self.cancelled.contains(&void.id) => Ok(false),
             Reply::Void(void) => self.refused(void.id, void.code, void.message, now),
             Reply::End { id, .. } | Reply::Done { id } => {
-                self.cancelled.remove(&id);
                 match self.fetches.get(&id) {
-                    Some(fetch) if fetch.at < fetch.end => Error::protocol("a file ended before all of it arrived"),
-                    Some(_) => {
-                        self.fetches.remove(&id);
-                        Ok(true)
+                    Some(fetch) if fetch.at < fetch.end => {
+                        return Error::protocol("a file ended before all of it arrived");
                     }
-                    None => Ok(false),
+                    _ if matches!(reply, Reply::End { .. }) => return Ok(self.fetches.contains_key(&id)),
+                    _ => {}
                 }
+                Ok(self.cancelled.remove(&id) | self.fetches.remove(&id).is_some())
             }
             Reply::Cancelled(cancelled) => Ok(self.cancelled.remove(&cancelled.id)),
             Reply::Error(error) => match error.id {
@@ -470,7 +506,7 @@ impl Reading {
     }
 }
 
-fn changed(why: &str) -> Error {
+pub(super) fn changed(why: &str) -> Error {
     Error::Unmet { code: ErrorCode::Changed, message: format!("the file changed while it was read: {why}") }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
 
-use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, FileVersion, HashError, ReadAt};
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, FileVersion, HashError, ReadAt, wall_clock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +43,10 @@ impl Hasher {
     ) -> Result<Option<Arc<Digested>>, HashError> {
         let version = version.into();
         if let Some(known) = self.cache.lookup(version.key) {
+            return Ok(Some(known));
+        }
+        if let Some(known) = file.known()? {
+            self.cache.remember(version, Arc::clone(&known), wall_clock());
             return Ok(Some(known));
         }
         let mut hasher = self.farthest(&version.key, progress.take()).unwrap_or_else(|| FileHasher::new(version));

@@ -3,7 +3,7 @@
 use super::extents::layout;
 use super::pool::{Pool, Requester};
 use super::{Answer, RequestState};
-use crate::digest::{Digest, DigestCache, LeafSize, wall_clock};
+use crate::digest::{Digest, DigestCache, LeafSize, ReadAt, wall_clock};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -218,7 +218,10 @@ impl Batch<'_> {
         }
         let wants = self.request.digest != DigestWish::None;
         let mut unless = unless_digest(file);
-        let known = if wants || unless.is_some() { self.cache.lookup(&source.attributes) } else { None };
+        let known = match wants || unless.is_some() {
+            true => self.cache.lookup(&source.attributes).map_or_else(|| source.known(), |known| Ok(Some(known)))?,
+            false => None,
+        };
         let digest = known.map(|known| known.digest);
         if digest.is_some() {
             if digest == unless {

@@ -8,8 +8,9 @@ mod local;
 #[cfg(test)]
 pub(super) mod memory;
 
-use crate::digest::{Digest, FileKey, FileVersion, Validator};
+use crate::digest::{Digest, Digested, FileKey, FileVersion, Validator};
 use crate::path::RelPath;
+use crate::relay::Via;
 use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
 use bytes::Bytes;
 use std::fmt::Debug;
@@ -30,11 +31,16 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens a directory to list it; the top for the empty path.
     fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError>;
 
-    /// Learns of files that will be opened soon, in this order, and may fetch some of them. Doesn't block.
+    /// Learns of files that will be opened soon, in this order, and may ask for or fetch some of them. Blocks for a moment at most.
     fn will_open(&self, _paths: &mut dyn Iterator<Item = &RelPath>) {}
 
     /// Figures of its cache, if it has one. Doesn't block.
     fn cache(&self) -> Option<CacheStats> {
+        None
+    }
+
+    /// The servers that its files come through, if it has them from another server. The server that has this source is the last of them.
+    fn via(&self) -> Option<Arc<Via>> {
         None
     }
 
@@ -184,6 +190,11 @@ pub trait Pieces: Debug + Send + Sync + 'static {
     /// Reads bytes from an offset on; returns their number, 0 only at the end. They are of the version that was opened: if there is another
     /// one by now, fails with [`RootError::Changed`].
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, RootError>;
+
+    /// The digest of the version with the values of its leaves, if the source knows them: otherwise it is read and hashed. Blocks.
+    fn digested(&self) -> Result<Option<Arc<Digested>>, RootError> {
+        Ok(None)
+    }
 
     /// A file of a local file system that has these bytes of the version, and where they begin in it. It never changes. `None`: read them.
     /// Unless it may wait, this doesn't block.

@@ -1,5 +1,6 @@
 //! Files as they are fetched and pushed: what arrives, where, and through which faults.
 
+mod caching;
 mod changing;
 mod crashes;
 pub mod destination;

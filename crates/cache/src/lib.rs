@@ -1,22 +1,25 @@
-//! Pieces of objects on a local disk, each fetched once.
+//! Pieces of what is far away, such as objects of a bucket, on a local disk: each is fetched once.
 //!
 //! A piece is a file that is complete when it gets its name, so processes share a directory, and a restart loses nothing. A reader that wants a piece that isn't
 //! there waits for its one request, with all others. What can't be kept, as on a full disk, is asked for by each reader alone.
 
+#![warn(missing_debug_implementations)]
+
 mod evict;
 mod store;
 
-use crate::{Bucket, Error, Kind};
 use evict::Evictor;
 use lru::LruCache;
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
 use std::fs::File;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use store::{Directory, Id};
 
 /// Bytes of a piece, but the last of an object.
@@ -26,26 +29,62 @@ pub const CACHE_BYTES_MIN: u64 = 32 * PIECE_BYTES;
 /// Pieces that are fetched at the same time.
 const FETCHES_MAX: usize = 8;
 /// Pieces that wait to be fetched although nobody waits for them.
-const AHEAD_WAITING_MAX: usize = 64;
+const AHEAD_WAITING_MAX: usize = 512;
+/// Largest version that is fetched together with others, in bytes.
+const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Pieces that are fetched ahead of a reader.
 const AHEAD_MAX: u64 = 4;
 /// Pieces that stay open, and part of the cache that they may have: their space isn't free once they are evicted.
 const OPEN_MAX: u64 = 256;
 const OPEN_PART: u64 = 4;
-/// Time without a byte from the store, though something was asked for, after which nobody waits for a piece: longer than an answer may take.
+/// Time without a byte from anywhere, though something was asked for, after which nobody waits for a piece: longer than an answer may take.
 const WAIT_MAX: Duration = Duration::from_secs(150);
 /// Time for which nothing is kept after the disk failed.
 const BROKEN_TIME: Duration = Duration::from_secs(10);
 
+/// One version of a thing, such as an object of a bucket: its bytes never change.
+pub trait Version: Debug + Send + Sync + Sized + 'static {
+    /// A failed request.
+    type Error: Clone + Debug + Send;
+
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Identifies the version: those with other bytes have other IDs.
+    fn id(&self) -> [u8; 32];
+
+    /// Reads a range within its size, and hands over the bytes in their order. Ends early once `take` returns false. Fails if there are too few
+    /// bytes, or if they are another version's. Blocks, and ends by itself.
+    fn read(&self, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Self::Error>;
+
+    /// Most versions that [`Version::read_together`] takes.
+    const TOGETHER_MAX: usize = 1;
+
+    /// Reads all of several small versions, which have at most [`PIECE_BYTES`] together, and hands over each content, or why there is none, with
+    /// its index. Those that are left out are read alone by whoever wants them. Blocks, and ends by itself.
+    fn read_together(versions: &[&Self], each: &mut Each<'_, Self::Error>) {
+        let _ = (versions, each);
+    }
+}
+
+/// Called with the index of one of several versions, and its content.
+pub type Each<'a, E> = dyn FnMut(usize, Result<&[u8], E>) + 'a;
+
 /// The pieces of a directory. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Cache(Arc<Inner>);
+#[derive(Debug)]
+pub struct Cache<V: Version>(Arc<Inner<V>>);
+
+impl<V: Version> Clone for Cache<V> {
+    fn clone(&self) -> Cache<V> {
+        Cache(Arc::clone(&self.0))
+    }
+}
 
 #[derive(Debug)]
-struct Inner {
+struct Inner<V: Version> {
     directory: Arc<Directory>,
     evictor: Evictor,
-    state: Mutex<State>,
+    state: Mutex<State<V>>,
     /// There is something to fetch.
     wanted: Condvar,
     broken_until: Mutex<Option<Instant>>,
@@ -55,10 +94,10 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct State {
+struct State<V: Version> {
     open: LruCache<Id, Arc<Piece>>,
-    flights: HashMap<Id, Arc<Flight>>,
-    queue: VecDeque<Fetch>,
+    flights: HashMap<Id, Arc<Flight<V::Error>>>,
+    queue: VecDeque<Fetch<V>>,
     /// Threads that fetch or wait for something to fetch.
     threads: usize,
     idle: usize,
@@ -66,19 +105,18 @@ struct State {
 
 /// A piece that is to be fetched.
 #[derive(Debug)]
-struct Fetch {
-    bucket: Bucket,
-    version: Arc<Version>,
+struct Fetch<V: Version> {
+    version: Arc<V>,
     index: u64,
-    flight: Arc<Flight>,
+    flight: Arc<Flight<V::Error>>,
     is_ahead: bool,
 }
 
 /// A request that is going on, and those who wait for it.
 #[derive(Debug)]
-struct Flight {
+struct Flight<E> {
     id: Id,
-    outcome: Mutex<Option<Result<Outcome, Error>>>,
+    outcome: Mutex<Option<Result<Outcome, E>>>,
     is_over: Condvar,
 }
 
@@ -119,19 +157,6 @@ pub struct Figures {
     pub is_broken: bool,
 }
 
-/// A version of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
-    /// Path below the bucket's prefix.
-    pub path: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// When it was put there.
-    pub modified: SystemTime,
-    /// Its entity tag.
-    pub e_tag: Option<String>,
-}
-
 /// A piece that is in the cache: the first bytes of a file.
 #[derive(Debug)]
 pub struct Piece {
@@ -142,9 +167,9 @@ pub struct Piece {
     used: AtomicU64,
 }
 
-impl Cache {
+impl<V: Version> Cache<V> {
     /// Opens a directory, which is this user's alone, as a cache of about this many bytes.
-    pub fn open(directory: &Path, bytes_max: u64) -> Result<Cache, String> {
+    pub fn open(directory: &Path, bytes_max: u64) -> Result<Cache<V>, String> {
         if bytes_max < CACHE_BYTES_MIN {
             return Err(format!("a cache of {bytes_max} bytes is too small: it needs {CACHE_BYTES_MIN}"));
         }
@@ -188,19 +213,19 @@ impl Cache {
     }
 
     /// A piece, fetched if it isn't there. `None` if it can't be kept. Blocks.
-    fn piece(&self, bucket: &Bucket, version: &Arc<Version>, index: u64) -> Result<Option<Arc<Piece>>, Error> {
-        let id = Id::of(bucket, version, index);
+    fn piece(&self, version: &Arc<V>, index: u64) -> Result<Option<Arc<Piece>>, V::Error> {
+        let id = Id::of(&version.id(), index);
         if let Some(piece) = self.0.known(&id) {
             return Ok(Some(piece));
         }
-        if let Some(piece) = self.0.found(&id, version.piece_bytes(index)) {
+        if let Some(piece) = self.0.found(&id, piece_bytes(&**version, index)) {
             return Ok(Some(piece));
         }
         if self.0.is_broken() {
             self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
-        let flight = self.begin(bucket, version, index, id, false);
+        let flight = self.begin(version, index, id, false);
         match self.0.wait(&flight)? {
             Outcome::Kept(piece) => Ok(Some(piece)),
             Outcome::NotKept => {
@@ -211,15 +236,15 @@ impl Cache {
     }
 
     /// Begins to fetch a piece, if it isn't there and there is no request for it. Doesn't block.
-    fn ahead(&self, bucket: &Bucket, version: &Arc<Version>, index: u64) {
-        let id = Id::of(bucket, version, index);
+    fn ahead(&self, version: &Arc<V>, index: u64) {
+        let id = Id::of(&version.id(), index);
         let is_open = self.0.lock().open.contains(&id);
         if !is_open && !self.0.is_broken() {
-            self.begin(bucket, version, index, id, true);
+            self.begin(version, index, id, true);
         }
     }
 
-    fn begin(&self, bucket: &Bucket, version: &Arc<Version>, index: u64, id: Id, is_ahead: bool) -> Arc<Flight> {
+    fn begin(&self, version: &Arc<V>, index: u64, id: Id, is_ahead: bool) -> Arc<Flight<V::Error>> {
         let mut state = self.0.lock();
         if let Some(flight) = state.flights.get(&id) {
             let flight = Arc::clone(flight);
@@ -229,8 +254,8 @@ impl Cache {
             return flight;
         }
         let flight = Arc::new(Flight { id, outcome: Mutex::default(), is_over: Condvar::new() });
-        let (bucket, version) = (bucket.clone(), Arc::clone(version));
-        let fetch = Fetch { bucket, version, index, flight: Arc::clone(&flight), is_ahead };
+        let version = Arc::clone(version);
+        let fetch = Fetch { version, index, flight: Arc::clone(&flight), is_ahead };
         if is_ahead {
             if state.queue.iter().filter(|fetch| fetch.is_ahead).count() >= AHEAD_WAITING_MAX {
                 return flight;
@@ -252,15 +277,15 @@ impl Cache {
         flight
     }
 
-    fn start_thread(&self, state: &mut State) {
+    fn start_thread(&self, state: &mut State<V>) {
         let inner = Arc::downgrade(&self.0);
         let run = move || {
             while let Some(inner) = inner.upgrade() {
-                let Some(fetch) = inner.next_fetch() else { return };
-                inner.fetch(fetch);
+                let Some(fetches) = inner.next_fetches() else { return };
+                inner.fetch(fetches);
             }
         };
-        match std::thread::Builder::new().name("tow-bucket".to_owned()).spawn(run) {
+        match std::thread::Builder::new().name("tow-fetch".to_owned()).spawn(run) {
             Ok(_) => state.threads += 1,
             Err(error) if state.threads > 0 => tracing::debug!(%error, "no more threads to fetch pieces"),
             Err(error) => {
@@ -274,8 +299,8 @@ impl Cache {
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<V: Version> Inner<V> {
+    fn lock(&self) -> MutexGuard<'_, State<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -296,12 +321,12 @@ impl Inner {
         Some(piece)
     }
 
-    /// The next piece to fetch; `None` after a while without one: the thread ends.
-    fn next_fetch(&self) -> Option<Fetch> {
+    /// The next piece to fetch, or several small ones; `None` after a while without one: the thread ends.
+    fn next_fetches(&self) -> Option<Vec<Fetch<V>>> {
         let mut state = self.lock();
         loop {
             if let Some(fetch) = state.queue.pop_front() {
-                return Some(fetch);
+                return Some(state.with_others(fetch));
             }
             state.idle += 1;
             let waited = self.wanted.wait_timeout(state, BROKEN_TIME).unwrap_or_else(PoisonError::into_inner);
@@ -314,28 +339,58 @@ impl Inner {
         }
     }
 
-    fn fetch(&self, fetch: Fetch) {
-        let Fetch { bucket, version, index, flight, .. } = fetch;
-        let id = flight.id;
-        let length = version.piece_bytes(index);
-        // Another process may have fetched it, or it was asked for ahead.
-        let outcome = match self.directory.find(&id, length) {
-            Some(piece) => Ok(Outcome::Kept(Arc::new(piece))),
-            // Those who wait for it must not wait for ever.
-            None => catch_unwind(AssertUnwindSafe(|| self.fetch_into(&bucket, &version, index, &id)))
-                .unwrap_or(Ok(Outcome::NotKept)),
-        };
+    fn fetch(&self, fetches: Vec<Fetch<V>>) {
+        let mut absent = Vec::new();
+        for fetch in fetches {
+            // Another process may have fetched it, or it was asked for ahead.
+            match self.directory.find(&fetch.flight.id, piece_bytes(&*fetch.version, fetch.index)) {
+                Some(piece) => self.end(&fetch.flight, Ok(Outcome::Kept(Arc::new(piece)))),
+                None => absent.push(fetch),
+            }
+        }
+        let fetched = catch_unwind(AssertUnwindSafe(|| match &*absent {
+            [Fetch { version, index, flight, .. }] => {
+                let length = piece_bytes(&**version, *index);
+                let begin = index * PIECE_BYTES;
+                self.end(flight, self.keep(&flight.id, length, |take| version.read(begin..begin + length, take)));
+            }
+            several => self.fetch_together(several),
+        }));
+        if fetched.is_err() {
+            tracing::error!("fetching pieces for the cache panicked");
+        }
+        // Those who wait for them must not wait for ever.
+        for fetch in absent.iter().filter(|fetch| !fetch.flight.is_over()) {
+            self.end(&fetch.flight, Ok(Outcome::NotKept));
+        }
+    }
+
+    fn fetch_together(&self, fetches: &[Fetch<V>]) {
+        let versions: Vec<&V> = fetches.iter().map(|fetch| &*fetch.version).collect();
+        V::read_together(&versions, &mut |at, content| {
+            let Some(Fetch { version, flight, .. }) = fetches.get(at) else { return };
+            let fill = |take: &mut dyn FnMut(&[u8]) -> bool| content.map(|bytes| _ = take(bytes));
+            self.end(flight, self.keep(&flight.id, version.size(), fill));
+        });
+    }
+
+    fn end(&self, flight: &Flight<V::Error>, outcome: Result<Outcome, V::Error>) {
         let mut state = self.lock();
         if let Ok(Outcome::Kept(piece)) = &outcome {
-            state.open.put(id, Arc::clone(piece));
+            state.open.put(flight.id, Arc::clone(piece));
         }
-        state.flights.remove(&id);
+        state.flights.remove(&flight.id);
         drop(state);
         flight.end(outcome);
     }
 
-    fn fetch_into(&self, bucket: &Bucket, version: &Version, index: u64, id: &Id) -> Result<Outcome, Error> {
-        let length = version.piece_bytes(index);
+    /// Keeps a piece, whose bytes are read by `fill`.
+    fn keep(
+        &self,
+        id: &Id,
+        length: u64,
+        fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> Result<(), V::Error>,
+    ) -> Result<Outcome, V::Error> {
         let mut writing = match self.directory.write(id) {
             Ok(writing) => writing,
             Err(error) => {
@@ -343,17 +398,17 @@ impl Inner {
                 return Ok(Outcome::NotKept);
             }
         };
-        let begin = index * PIECE_BYTES;
-        let mut reading = bucket.read(&version.path, begin..begin + length, version.e_tag.as_deref())?;
-        version.check(&reading.object, || bucket.url().key(&version.path))?;
-        while let Some(bytes) = reading.next_bytes()? {
-            if let Err(error) = writing.append(&bytes) {
-                self.broke(&error.to_string());
-                self.lock().open.clear();
-                self.evictor.hurry();
-                return Ok(Outcome::NotKept);
-            }
+        let mut failed = None;
+        fill(&mut |bytes| {
+            failed = writing.append(bytes).err();
             self.progressed();
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            self.broke(&error.to_string());
+            self.lock().open.clear();
+            self.evictor.hurry();
+            return Ok(Outcome::NotKept);
         }
         match writing.finish(length) {
             Ok(piece) => {
@@ -370,7 +425,7 @@ impl Inner {
     }
 
     /// Waits for the outcome of a request. If no byte comes into the cache for long, as when its disk hangs, the reader helps itself.
-    fn wait(&self, flight: &Flight) -> Result<Outcome, Error> {
+    fn wait(&self, flight: &Flight<V::Error>) -> Result<Outcome, V::Error> {
         let mut outcome = flight.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(outcome) = &*outcome {
@@ -378,7 +433,7 @@ impl Inner {
             }
             let since = self.progress.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
             let Some(left) = WAIT_MAX.checked_sub(since) else {
-                tracing::warn!("nothing came into the cache for {} s: each read asks the store", WAIT_MAX.as_secs());
+                tracing::warn!("nothing came into the cache for {} s: each read goes past it", WAIT_MAX.as_secs());
                 return Ok(Outcome::NotKept);
             };
             outcome = flight.is_over.wait_timeout(outcome, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -408,14 +463,29 @@ impl Inner {
         if until.is_none_or(|until| until < now) {
             tracing::warn!(
                 cache = %self.directory.path().display(), reason = why,
-                "the cache can't keep anything now: each read asks the store. It is tried again in {} s", BROKEN_TIME.as_secs()
+                "the cache can't keep anything now: each read goes past it. It is tried again in {} s", BROKEN_TIME.as_secs()
             );
         }
         *until = Some(now + BROKEN_TIME);
     }
 }
 
-impl State {
+impl<V: Version> State<V> {
+    /// A piece, with others from the queue that are fetched together with it.
+    fn with_others(&mut self, first: Fetch<V>) -> Vec<Fetch<V>> {
+        let small = |fetch: &Fetch<V>| Some(fetch.version.size()).filter(|size| *size <= SMALL_BYTES_MAX);
+        let Some(mut bytes) = small(&first) else { return vec![first] };
+        let mut fetches = vec![first];
+        while fetches.len() < V::TOGETHER_MAX
+            && let Some(more) = self.queue.front().and_then(small)
+            && bytes + more <= PIECE_BYTES
+        {
+            bytes += more;
+            fetches.extend(self.queue.pop_front());
+        }
+        fetches
+    }
+
     /// Somebody waits now for what was asked for ahead.
     fn hurry(&mut self, id: &Id) {
         let Some(at) = self.queue.iter().position(|fetch| fetch.is_ahead && fetch.flight.id == *id) else { return };
@@ -427,63 +497,52 @@ impl State {
     }
 }
 
-impl Flight {
-    fn end(&self, outcome: Result<Outcome, Error>) {
+impl<E> Flight<E> {
+    fn end(&self, outcome: Result<Outcome, E>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.is_over.notify_all();
     }
+
+    fn is_over(&self) -> bool {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
 }
 
-impl Version {
-    /// Bytes of one of its pieces.
-    fn piece_bytes(&self, index: u64) -> u64 {
-        self.size.saturating_sub(index.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES)
-    }
-
-    /// Fails if an answer is of another version.
-    fn check(&self, object: &crate::Object, key: impl FnOnce() -> String) -> Result<(), Error> {
-        let is_same = match &self.e_tag {
-            Some(_) => object.e_tag == self.e_tag,
-            None => object.modified == self.modified,
-        };
-        if is_same && object.size == self.size {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Changed, key(), ""))
-    }
+/// Bytes of a piece.
+fn piece_bytes(version: &impl Version, index: u64) -> u64 {
+    version.size().saturating_sub(index.saturating_mul(PIECE_BYTES)).min(PIECE_BYTES)
 }
 
 /// The content of a version, read through a cache if there is one.
 #[derive(Debug)]
-pub struct Content {
-    bucket: Bucket,
-    cache: Option<Cache>,
-    version: Arc<Version>,
+pub struct Content<V: Version> {
+    cache: Option<Cache<V>>,
+    version: Arc<V>,
     /// The last piece that was asked for, plus one, and how many to fetch ahead.
     reader: Mutex<(u64, u64)>,
 }
 
-impl Content {
+impl<V: Version> Content<V> {
     /// The content of a version, which isn't asked for yet.
-    pub fn new(bucket: Bucket, cache: Option<Cache>, version: Version) -> Content {
-        Content { bucket, cache, version: Arc::new(version), reader: Mutex::default() }
+    pub fn new(cache: Option<Cache<V>>, version: V) -> Content<V> {
+        Content { cache, version: Arc::new(version), reader: Mutex::default() }
     }
 
     /// The version.
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &V {
         &self.version
     }
 
     /// Begins to fetch the beginning, if it may be kept. Doesn't block.
     pub fn begin(&self) {
-        if let Some(cache) = self.cache.as_ref().filter(|_| self.version.size > 0) {
-            cache.ahead(&self.bucket, &self.version, 0);
+        if let Some(cache) = self.cache.as_ref().filter(|_| self.version.size() > 0) {
+            cache.ahead(&self.version, 0);
         }
     }
 
     /// Reads bytes from an offset on; returns their number, 0 only at the end. Blocks.
-    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, Error> {
-        let left = self.version.size.saturating_sub(offset).min(buffer.len() as u64);
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, V::Error> {
+        let left = self.version.size().saturating_sub(offset).min(buffer.len() as u64);
         let index = offset / PIECE_BYTES;
         let in_piece = (index + 1).saturating_mul(PIECE_BYTES).saturating_sub(offset).min(left);
         if left == 0 {
@@ -494,7 +553,7 @@ impl Content {
             let space = buffer.get_mut(..wanted).unwrap_or_default();
             match piece.read_at(space, offset - index * PIECE_BYTES) {
                 Ok(count) => return Ok(count),
-                Err(error) => cache.0.forget(&Id::of(&self.bucket, &self.version, index), &error),
+                Err(error) => cache.0.forget(&Id::of(&self.version.id(), index), &error),
             }
         }
         self.read_direct(buffer, offset, left)
@@ -502,10 +561,10 @@ impl Content {
 
     /// The file that has these bytes, and where they begin in it. `None` if they are in several. If this may wait, the piece is fetched if it isn't
     /// there, and it is `None` if it can't be kept. Otherwise it is `None` unless the piece is open, and one that isn't is begun; this doesn't block then.
-    pub fn file_at(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, Error> {
+    pub fn file_at(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, V::Error> {
         let index = offset / PIECE_BYTES;
         let within = offset - index * PIECE_BYTES;
-        if length == 0 || within + length > self.version.piece_bytes(index) {
+        if length == 0 || within + length > piece_bytes(&*self.version, index) {
             return Ok(None);
         }
         let piece = if may_wait { self.piece(index)? } else { self.open_piece(index) };
@@ -516,25 +575,25 @@ impl Content {
     fn open_piece(&self, index: u64) -> Option<Arc<Piece>> {
         let cache = self.cache.as_ref()?;
         for ahead in self.to_fetch_ahead(index) {
-            cache.ahead(&self.bucket, &self.version, ahead);
+            cache.ahead(&self.version, ahead);
         }
-        let open = cache.0.known(&Id::of(&self.bucket, &self.version, index));
+        let open = cache.0.known(&Id::of(&self.version.id(), index));
         if open.is_none() {
-            cache.ahead(&self.bucket, &self.version, index);
+            cache.ahead(&self.version, index);
         }
         open
     }
 
-    fn piece(&self, index: u64) -> Result<Option<Arc<Piece>>, Error> {
+    fn piece(&self, index: u64) -> Result<Option<Arc<Piece>>, V::Error> {
         let Some(cache) = &self.cache else { return Ok(None) };
         for ahead in self.to_fetch_ahead(index) {
-            cache.ahead(&self.bucket, &self.version, ahead);
+            cache.ahead(&self.version, ahead);
         }
-        cache.piece(&self.bucket, &self.version, index)
+        cache.piece(&self.version, index)
     }
 
     /// Pieces to fetch ahead: more and more of them for who reads one after the other.
-    fn to_fetch_ahead(&self, index: u64) -> std::ops::Range<u64> {
+    fn to_fetch_ahead(&self, index: u64) -> Range<u64> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let (behind_last, ahead) = *reader;
         if index < behind_last {
@@ -542,19 +601,17 @@ impl Content {
         }
         let ahead = if index == behind_last { (ahead * 2).clamp(1, AHEAD_MAX) } else { 0 };
         *reader = (index + 1, ahead);
-        index + 1..(index + 1 + ahead).min(self.version.size.div_ceil(PIECE_BYTES))
+        index + 1..(index + 1 + ahead).min(self.version.size().div_ceil(PIECE_BYTES))
     }
 
-    fn read_direct(&self, buffer: &mut [u8], offset: u64, length: u64) -> Result<usize, Error> {
-        let Version { path, e_tag, .. } = &*self.version;
-        let mut reading = self.bucket.read(path, offset..offset + length, e_tag.as_deref())?;
-        self.version.check(&reading.object, || self.bucket.url().key(path))?;
+    fn read_direct(&self, buffer: &mut [u8], offset: u64, length: u64) -> Result<usize, V::Error> {
         let mut done = 0;
-        while let Some(bytes) = reading.next_bytes()? {
-            let Some(space) = buffer.get_mut(done..done + bytes.len()) else { break };
-            space.copy_from_slice(&bytes);
+        self.version.read(offset..offset + length, &mut |bytes| {
+            let Some(space) = buffer.get_mut(done..done + bytes.len()) else { return false };
+            space.copy_from_slice(bytes);
             done += bytes.len();
-        }
+            true
+        })?;
         Ok(done)
     }
 }

@@ -5,8 +5,7 @@
 //! DIR/new/                pieces that are being written
 //! ```
 
-use super::{Piece, Version};
-use crate::Bucket;
+use super::Piece;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -34,17 +33,9 @@ const TOUCH_EVERY_SECONDS: u64 = 60;
 pub(super) struct Id([u8; 32]);
 
 impl Id {
-    pub(super) fn of(bucket: &Bucket, version: &Version, index: u64) -> Id {
-        let Version { path, size, modified, e_tag } = version;
-        let modified = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let key = bucket.url().key(path);
+    pub(super) fn of(version: &[u8; 32], index: u64) -> Id {
         let mut hasher = blake3::Hasher::new_derive_key("towpath cache 1");
-        for part in [bucket.endpoint(), &key, e_tag.as_deref().unwrap_or_default()] {
-            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-        }
-        for number in [*size, modified, index] {
-            hasher.update(&number.to_le_bytes());
-        }
+        hasher.update(version).update(&index.to_le_bytes());
         Id(*hasher.finalize().as_bytes())
     }
 
