@@ -2,14 +2,14 @@
 
 use crate::list::{tag, whole_seconds};
 use crate::store::Store;
-use crate::{Error, Kind, ObjectUrl, Options, Page, Upload};
+use crate::{Condition, Error, Kind, ObjectUrl, Options, Page, Upload};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions,
-    PutPayload,
+    PutPayload, UpdateVersion,
 };
 use std::fmt;
 use std::ops::Range;
@@ -111,6 +111,22 @@ impl Bucket {
     /// The same if there is no such object yet; [`Kind::Changed`] otherwise.
     pub fn put_new(&self, path: &str, content: Bytes, metadata: &Metadata) -> Result<Option<String>, Error> {
         self.put_in(path, content, metadata, PutMode::Create)
+    }
+
+    /// The same on a condition; [`Kind::Changed`] if it isn't fulfilled. After a lost answer, that may come of this object itself.
+    pub fn put_if(
+        &self,
+        path: &str,
+        content: Bytes,
+        metadata: &Metadata,
+        condition: &Condition,
+    ) -> Result<Option<String>, Error> {
+        let mode = match condition {
+            Condition::Anything => PutMode::Overwrite,
+            Condition::Nothing => PutMode::Create,
+            Condition::Tag(tag) => PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version: None }),
+        };
+        self.put_in(path, content, metadata, mode)
     }
 
     fn put_in(&self, path: &str, content: Bytes, metadata: &Metadata, mode: PutMode) -> Result<Option<String>, Error> {

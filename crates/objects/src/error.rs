@@ -87,6 +87,8 @@ impl Kind {
                 Kind::SlowDown
             }
             "ServiceUnavailable" | "InternalError" | "RequestTimeout" => Kind::Unreachable,
+            // Of a condition that the store doesn't know. Asking again doesn't help, whatever the status says.
+            "NotImplemented" => Kind::Other,
             "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => {
                 Kind::Settings
             }
@@ -183,7 +185,7 @@ pub(crate) fn of_http(error: &HttpError) -> Kind {
 }
 
 /// The text of the first such element. Good enough for the flat answers that S3 gives to failed requests.
-fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     Some(rest.split_once("</")?.0)
 }

@@ -2,25 +2,16 @@
 //!
 //! The library refuses a whole page if one key in it is no path. So these requests are our own.
 
-use crate::error::of_http;
-use crate::settings::BACKOFF_FIRST;
+use crate::request::{encode, repeated};
 use crate::store::Store;
 use crate::{Error, Kind};
-use bytes::{Bytes, BytesMut};
-use futures_util::StreamExt as _;
 use http::Method;
-use object_store::aws::AwsAuthorizer;
-use object_store::client::{HttpRequest, HttpRequestBody, HttpResponse};
+use object_store::client::HttpRequestBody;
 use serde::Deserialize;
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 /// Largest answer with a page, in bytes: a thousand keys, each byte of them encoded, take about half.
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// Repetitions of a request for a page that failed for a passing reason.
-const RETRIES_MAX: u32 = 5;
-/// Largest answer with an error that is read.
-const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Pages without an entry, one after the other, as of very many deleted versions.
 const EMPTY_PAGES_MAX: usize = 100;
@@ -100,32 +91,17 @@ impl Store {
 
     /// The page of what begins with a prefix, up to the next slash, at a mark that the page before had.
     pub(crate) async fn page(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
-        let mut wait = BACKOFF_FIRST;
-        for _ in 0..RETRIES_MAX {
-            match self.page_once(prefix, mark, most).await {
-                Err(error) if error.kind.is_passing() => tokio::time::sleep(wait).await,
-                outcome => return outcome,
-            }
-            wait *= 2;
-        }
-        self.page_once(prefix, mark, most).await
+        repeated(|| self.page_once(prefix, mark, most)).await
     }
 
     async fn page_once(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<Page, Error> {
-        let failed = |kind, detail: &str| Error::new(kind, self.place(prefix), detail);
-        let request = self.request(prefix, mark, most).await?;
-        let response =
-            self.client.execute(request).await.map_err(|error| failed(of_http(&error), &error.to_string()))?;
-        let status = response.status();
-        let most = if status.is_success() { PAGE_BYTES_MAX } else { ERROR_BYTES_MAX };
-        let body = read(response, most).await.map_err(|why| failed(Kind::Unreachable, &why))?;
-        if !status.is_success() {
-            return Err(Error::of_response(self.place(prefix), status.as_u16(), &String::from_utf8_lossy(&body)));
-        }
-        parse(&body).map_err(|why| failed(Kind::Other, &why))
+        let url = self.page_url(prefix, mark, most);
+        let request = http::Request::builder().method(Method::GET).uri(url).body(HttpRequestBody::empty());
+        let body = self.ask(prefix, request, PAGE_BYTES_MAX).await?;
+        parse(&body).map_err(|why| Error::new(Kind::Other, self.place(prefix), &why))
     }
 
-    async fn request(&self, prefix: &str, mark: Option<&str>, most: u32) -> Result<HttpRequest, Error> {
+    fn page_url(&self, prefix: &str, mark: Option<&str>, most: u32) -> String {
         // In the order of their names, as the signature wants them.
         let most = most.to_string();
         let query = [
@@ -145,33 +121,8 @@ impl Store {
             url.push('=');
             encode(&mut url, value);
         }
-        let wrong = |why: &str| Error::new(Kind::Settings, self.place(prefix), why);
-        let request = http::Request::builder().method(Method::GET).uri(url).body(HttpRequestBody::empty());
-        let mut request = request.map_err(|error| wrong(&error.to_string()))?;
-        if !self.anonymous {
-            let credential = self.objects.credentials().get_credential().await;
-            let credential = credential.map_err(|error| Error::of(self.place(prefix), &error))?;
-            AwsAuthorizer::new(&credential, "s3", &self.region)
-                .with_request_payer(self.request_payer)
-                .try_authorize(&mut request, None)
-                .map_err(|error| Error::of(self.place(prefix), &error))?;
-        }
-        Ok(request)
+        url
     }
-}
-
-/// The body of an answer, if it isn't too large.
-async fn read(response: HttpResponse, most: usize) -> Result<Bytes, String> {
-    let mut body = BytesMut::new();
-    let mut stream = response.into_body().bytes_stream();
-    while let Some(bytes) = stream.next().await {
-        let bytes = bytes.map_err(|error| error.to_string())?;
-        if body.len() + bytes.len() > most {
-            return Err(format!("the answer has over {most} bytes"));
-        }
-        body.extend_from_slice(&bytes);
-    }
-    Ok(body.freeze())
 }
 
 fn parse(body: &[u8]) -> Result<Page, String> {
@@ -210,17 +161,6 @@ pub(crate) fn whole_seconds(time: SystemTime) -> SystemTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs()),
         Err(_) => SystemTime::UNIX_EPOCH,
-    }
-}
-
-/// Appends a value of a query.
-fn encode(url: &mut String, value: &str) {
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            url.push(char::from(byte));
-        } else {
-            let _ = write!(url, "%{byte:02X}");
-        }
     }
 }
 

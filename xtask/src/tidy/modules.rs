@@ -38,7 +38,7 @@ const CRATES: &[Crate] = &[
     Crate { folder: "crates/cell", layers: "block | order | member | figures questions | nats" },
     Crate {
         folder: "crates/objects",
-        layers: "url | error | profile | settings | store | list upload | bucket | version",
+        layers: "url | error | profile | settings | store | request | list upload | bucket | version",
     },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io" },
     Crate { folder: "crates/broker", layers: "core | access store transport | stats | services | dispatch | server" },

@@ -18,6 +18,7 @@ mod tree_lock;
 mod worker;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -46,7 +47,7 @@ pub use state::fuzz_body as fuzz_partial_state;
 use crate::path::RelPath;
 use crate::protocol::control::Expected;
 use crate::root::{FileStat, Root, RootError};
-use crate::transfer::{ContentKey, ContentSpec, DiskCommand, DiskReport, FileKey, Part, SmallFile, Source};
+use crate::transfer::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Part, SmallFile, Source};
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
 const SMALL_JOB_FILES: usize = 64;
@@ -82,6 +83,17 @@ impl DiskOptions {
     /// Options for pushed files: verified, and compared with what is there by digest.
     pub(crate) fn of_pushes(workers: usize) -> DiskOptions {
         DiskOptions { verify: true, check: true, workers, place: Some("on the server"), ..DiskOptions::default() }
+    }
+}
+
+/// A content that is complete, in its partial file.
+#[derive(Debug)]
+pub(crate) struct Staged(Arc<PartialFile>);
+
+impl Staged {
+    /// Does something with the file. Blocks.
+    pub(crate) fn with_file<T>(&self, work: impl FnOnce(&File) -> T) -> Result<T, DiskError> {
+        self.0.open().map(|open| work(&open.file))
     }
 }
 
@@ -283,6 +295,11 @@ impl Disk {
     /// Finds out whether a path is as it is expected to be. Report: [`DiskReport::Checked`].
     pub(crate) fn check(&self, file: FileKey, local: RelPath, expected: Expected) {
         self.send(file.0, Job::Check { file, local, expected });
+    }
+
+    /// A content that is complete and right, to be put elsewhere. [`DiskCommand::Abandon`] removes it.
+    pub(crate) fn staged(&self, content: ContentKey) -> Option<Staged> {
+        self.contents.get(&content).map(|content| Staged(Arc::clone(content)))
     }
 
     /// Installs a content that is complete and right, if its path is then as it is expected to be. Report: [`DiskReport::Put`].

@@ -64,8 +64,8 @@ pub struct ServerOptions {
     /// A directory or one file. It may be replaced: another directory be renamed to the path, or a link be switched. Each request sees the root
     /// that the path leads to when it begins. While it leads nowhere, the previous root is served.
     pub root: PathBuf,
-    /// Another source, which is served in place of the root. To watch it is to list all of it again and again. It can't be pushed to, have versions, or be a
-    /// relay's.
+    /// Another source, which is served in place of the root. To watch it is to list all of it again and again. It can be pushed to if it is a [store](Source::store), and can't
+    /// have versions or be a relay's.
     pub source: Option<Arc<dyn Source>>,
     /// Endpoints to listen on. Port 0 picks a free one: see [`Server::endpoints`].
     pub endpoints: Vec<Endpoint>,
@@ -153,8 +153,12 @@ impl ServerOptions {
 
     /// Fails if another source is to do what only a directory of this machine can.
     fn check_source(&self) -> Result<(), ServeError> {
-        let wanted =
-            [("pushed to", self.push.is_some()), ("a relay's", self.is_relay || self.relayed_versions.is_some())];
+        let takes_files = self.source.as_ref().is_some_and(|source| source.store().is_some());
+        let has_staging = self.push.as_ref().is_some_and(|push| push.staging.is_some());
+        let wanted = [
+            ("pushed to", self.push.is_some() && !(takes_files && has_staging)),
+            ("a relay's", self.is_relay || self.relayed_versions.is_some()),
+        ];
         match wanted.into_iter().find(|(_, is_wanted)| *is_wanted && self.source.is_some()) {
             Some((what, _)) => Err(ServeError::NotLocal(what)),
             None => Ok(()),
@@ -291,7 +295,8 @@ impl Server {
             Some(source) => Served::Source(source),
             None => Served::Path(Arc::new(RootWatch::open(&path, secrets).map_err(unusable)?)),
         };
-        let polled = served.source().filter(|_| options.watch.is_some());
+        let elsewhere = served.source();
+        let polled = elsewhere.clone().filter(|_| options.watch.is_some());
         let via = served.source().and_then(|source| source.via()).unwrap_or_else(|| Arc::new(Via::drawn()));
         let root = served.path().cloned();
         if options.watch.is_some() && root.as_ref().is_some_and(|root| root.last().only_file().is_some()) {
@@ -373,9 +378,10 @@ impl Server {
             Pool::new(served, cache, small_files, storage, (published.clone(), versions.clone()), waker.clone())
                 .map_err(ServeError::Threads)?;
         if let Some(push) = options.push {
-            let directory = path.join(push.directory.as_os_str());
+            let directory = push.staging.clone().unwrap_or_else(|| path.join(push.directory.as_os_str()));
+            let elsewhere = elsewhere.map(|source| (source, pool.context()));
             let failed = |reason| ServeError::Push { path: directory.clone(), reason };
-            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), send_update))
+            pool.take_pushes(|send_update| Pushes::start(push, &path, published.clone(), elsewhere, send_update))
                 .map_err(failed)?;
         }
         let polled = options.watch.clone().zip(published.clone()).zip(polled).map(|((options, published), source)| {

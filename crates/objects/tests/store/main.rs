@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 use towpath_cache::{CACHE_BYTES_MIN, Cache, Content, PIECE_BYTES};
-use towpath_objects::{Bucket, Kind, Options, Version};
+use towpath_objects::{Bucket, Condition, Kind, Options, Version};
 
 const PIECE: usize = PIECE_BYTES as usize;
 
@@ -312,4 +312,69 @@ fn a_store_that_is_not_there_is_unreachable() {
     options.anonymous = true;
     let bucket = Bucket::open(&"s3://data".parse().unwrap(), &options).unwrap();
     assert_eq!(bucket.check().unwrap_err().kind, Kind::Unreachable);
+}
+
+/// Puts an object as a whole, or in two parts.
+fn put(bucket: &Bucket, path: &str, content: &[u8], in_parts: bool, condition: &Condition) -> Result<String, Kind> {
+    let metadata = vec![("a".to_owned(), "b".to_owned())];
+    let tag = match in_parts {
+        false => bucket.put_if(path, content.to_vec().into(), &metadata, condition),
+        true => bucket.upload(path, &metadata).and_then(|upload| {
+            upload.part(1, content[1..].to_vec().into())?;
+            upload.part(0, content[..1].to_vec().into())?;
+            upload.complete_if(condition)
+        }),
+    };
+    tag.map(Option::unwrap).map_err(|error| error.kind)
+}
+
+#[test]
+fn an_object_is_put_on_a_condition() {
+    let store = Store::start();
+    let bucket = bucket(&store);
+    for in_parts in [false, true] {
+        let path = format!("d e+%/{in_parts}");
+        let there = || store.content(&format!("models/{path}")).map(|content| content.to_vec());
+        let put = |content, condition| put(&bucket, &path, content, in_parts, &condition);
+        let other = Condition::Tag("\"other\"".to_owned());
+        assert_eq!(put(b"none", other.clone()), Err(Kind::Changed));
+        assert_eq!(there(), None);
+        let tag = put(b"first", Condition::Nothing).unwrap();
+        assert_eq!(bucket.head(&path).unwrap().e_tag, Some(tag.clone()));
+        assert_eq!(put(b"none", Condition::Nothing), Err(Kind::Changed));
+        assert_eq!(put(b"none", other), Err(Kind::Changed));
+        assert_eq!(there().unwrap(), b"first");
+        put(b"second", Condition::Tag(tag)).unwrap();
+        put(b"third", Condition::Anything).unwrap();
+        assert_eq!(there().unwrap(), b"third");
+        assert_eq!(store.metadata(&format!("models/{path}"), "a").unwrap(), "b");
+    }
+    assert_eq!(store.keys().len(), 2);
+}
+
+#[test]
+fn a_completion_is_repeated_and_one_that_failed_leaves_no_parts() {
+    let store = Store::start();
+    let bucket = bucket(&store);
+    let mut refused = 0;
+    store.fail(move |request| {
+        let is_end = request.method == "POST" && request.query.contains_key("uploadId");
+        refused += usize::from(is_end);
+        (is_end && refused <= 2).then_some(Fault::Status(503, "SlowDown"))
+    });
+    put(&bucket, "a", b"content", true, &Condition::Nothing).unwrap();
+    // Its answer is lost: the repetition finds the object itself.
+    let mut is_lost = false;
+    store.fail(move |request| {
+        let is_end = request.method == "POST" && request.query.contains_key("uploadId");
+        (is_end && !std::mem::replace(&mut is_lost, true)).then_some(Fault::Lost)
+    });
+    assert_eq!(put(&bucket, "b", b"content", true, &Condition::Nothing), Err(Kind::Changed));
+    assert_eq!(store.keys(), ["models/a", "models/b"]);
+    store.fail(|request| request.query.contains_key("uploadId").then_some(Fault::Status(501, "NotImplemented")));
+    let upload = bucket.upload("c", &Vec::new()).unwrap();
+    assert_eq!(upload.part(0, b"content".to_vec().into()).unwrap_err().kind, Kind::Other);
+    store.fail(|_| None);
+    upload.abort().unwrap();
+    assert_eq!(store.uploads(), [""; 0]);
 }

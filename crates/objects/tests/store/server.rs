@@ -1,7 +1,7 @@
-//! A store on loopback, with the part of S3's protocol that reading needs. Answers fail on command.
+//! A store on loopback, with the part of S3's protocol that we need. Answers fail on command.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,13 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const PAGE_ENTRIES: usize = 100;
 
 /// A request, without what signs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
     pub key: String,
     pub query: BTreeMap<String, String>,
     pub range: Option<(usize, usize)>,
     pub if_match: Option<String>,
+    pub if_none_match: bool,
+    /// Names and values of metadata.
+    pub metadata: Vec<(String, String)>,
+    /// Bytes of its body.
+    pub length: usize,
 }
 
 /// A fault: it comes in place of the answer, or with it.
@@ -27,6 +32,8 @@ pub enum Fault {
     Cut(usize),
     /// Another version is there from now on, before this request is answered.
     Replaced(Vec<u8>),
+    /// The request is carried out, and its answer lost.
+    Lost,
     /// A page of a listing without entries, that isn't the last.
     EmptyPage,
 }
@@ -40,9 +47,88 @@ pub struct Store {
 
 struct State {
     objects: BTreeMap<String, (Arc<[u8]>, u64)>,
+    /// Metadata of objects that were put by requests.
+    metadata: BTreeMap<String, Vec<(String, String)>>,
+    /// Objects that are being put in parts, by number.
+    uploads: BTreeMap<u64, Upload>,
     puts: u64,
     requests: Vec<Request>,
     faults: Faults,
+}
+
+struct Upload {
+    key: String,
+    metadata: Vec<(String, String)>,
+    parts: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Status, headers and body of an answer.
+type Answer = (u16, Vec<(&'static str, String)>, Vec<u8>);
+
+impl State {
+    fn put(&mut self, key: &str, content: Arc<[u8]>, metadata: Vec<(String, String)>) -> String {
+        self.puts += 1;
+        let version = self.puts;
+        self.objects.insert(key.to_owned(), (content, version));
+        self.metadata.insert(key.to_owned(), metadata);
+        format!("\"v{version}\"")
+    }
+
+    /// Whether a request's condition is fulfilled.
+    fn is_as_expected(&self, request: &Request) -> bool {
+        let there = self.objects.get(&request.key).map(|(_, version)| format!("\"v{version}\""));
+        (!request.if_none_match || there.is_none())
+            && request.if_match.as_ref().is_none_or(|tag| there.as_ref() == Some(tag))
+    }
+
+    /// Answers what puts or removes something.
+    fn write(&mut self, request: &Request, body: Vec<u8>) -> Answer {
+        let error =
+            |status, code: &str| (status, Vec::new(), format!("<Error><Code>{code}</Code></Error>").into_bytes());
+        let id = request.query.get("uploadId").and_then(|id| id.parse::<u64>().ok());
+        let is_checked = request.method == "PUT" || request.method == "POST";
+        if is_checked && !request.query.contains_key("partNumber") && !self.is_as_expected(request) {
+            return error(412, "PreconditionFailed");
+        }
+        match (&*request.method, id) {
+            ("PUT", Some(id)) => {
+                let number: u64 = request.query["partNumber"].parse().unwrap();
+                let Some(upload) = self.uploads.get_mut(&id) else { return error(404, "NoSuchUpload") };
+                upload.parts.insert(number, body);
+                (200, vec![("ETag", format!("\"p{number}\""))], Vec::new())
+            }
+            ("PUT", None) => {
+                let tag = self.put(&request.key, body.into(), request.metadata.clone());
+                (200, vec![("ETag", tag)], Vec::new())
+            }
+            ("POST", None) => {
+                self.puts += 1;
+                let (id, key, metadata) = (self.puts, request.key.clone(), request.metadata.clone());
+                self.uploads.insert(id, Upload { key, metadata, parts: BTreeMap::new() });
+                let xml =
+                    format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>");
+                (200, Vec::new(), xml.into_bytes())
+            }
+            ("POST", Some(id)) => {
+                let Some(upload) = self.uploads.remove(&id) else { return error(404, "NoSuchUpload") };
+                let wanted = String::from_utf8_lossy(&body).matches("<PartNumber>").count();
+                assert_eq!(wanted, upload.parts.len(), "all parts are named");
+                let content: Vec<u8> = upload.parts.into_values().flatten().collect();
+                let tag = self.put(&upload.key, content.into(), upload.metadata);
+                let tag = tag.replace('"', "&quot;");
+                let xml = format!("<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>");
+                (200, Vec::new(), xml.into_bytes())
+            }
+            (_, Some(id)) => {
+                self.uploads.remove(&id);
+                (204, Vec::new(), Vec::new())
+            }
+            (_, None) => {
+                self.objects.remove(&request.key);
+                (204, Vec::new(), Vec::new())
+            }
+        }
+    }
 }
 
 impl Store {
@@ -50,7 +136,8 @@ impl Store {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let faults: Faults = Box::new(|_| None);
-        let state = State { objects: BTreeMap::new(), puts: 0, requests: Vec::new(), faults };
+        let (objects, metadata, uploads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let state = State { objects, metadata, uploads, puts: 0, requests: Vec::new(), faults };
         let store = Arc::new(Store { endpoint, state: Mutex::new(state) });
         let weak = Arc::downgrade(&store);
         std::thread::spawn(move || {
@@ -67,10 +154,27 @@ impl Store {
     }
 
     pub fn put(&self, key: &str, content: impl Into<Arc<[u8]>>) {
-        let mut state = self.lock();
-        state.puts += 1;
-        let version = state.puts;
-        state.objects.insert(key.to_owned(), (content.into(), version));
+        self.lock().put(key, content.into(), Vec::new());
+    }
+
+    /// The content of an object.
+    pub fn content(&self, key: &str) -> Option<Arc<[u8]>> {
+        self.lock().objects.get(key).map(|(content, _)| Arc::clone(content))
+    }
+
+    /// A value of an object's metadata.
+    pub fn metadata(&self, key: &str, name: &str) -> Option<String> {
+        let state = self.lock();
+        state.metadata.get(key)?.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone())
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.lock().objects.keys().cloned().collect()
+    }
+
+    /// Keys of objects that are being put in parts.
+    pub fn uploads(&self) -> Vec<String> {
+        self.lock().uploads.values().map(|upload| upload.key.clone()).collect()
     }
 
     pub fn fail(&self, faults: impl FnMut(&Request) -> Option<Fault> + Send + 'static) {
@@ -83,7 +187,7 @@ impl Store {
     }
 
     fn answer(&self, connection: &TcpStream) -> std::io::Result<()> {
-        let request = read(connection)?;
+        let (request, body) = read(connection)?;
         let mut state = self.lock();
         state.requests.push(request.clone());
         let fault = (state.faults)(&request);
@@ -95,6 +199,7 @@ impl Store {
                 return send(connection, status, &[], body.as_bytes(), &request.method);
             }
             Some(Fault::Cut(bytes)) => cut = bytes,
+            Some(Fault::Replaced(content)) => drop(state.put(&request.key, content.into(), Vec::new())),
             Some(Fault::EmptyPage) => {
                 drop(state);
                 // A mark before all names.
@@ -102,12 +207,16 @@ impl Store {
                 let body = format!("<ListBucketResult>{more}</ListBucketResult>");
                 return send(connection, 200, &[], body.as_bytes(), &request.method);
             }
-            Some(Fault::Replaced(content)) => {
-                state.puts += 1;
-                let version = state.puts;
-                state.objects.insert(request.key.clone(), (content.into(), version));
+            Some(Fault::Lost) => {
+                state.write(&request, body);
+                return Err(std::io::ErrorKind::ConnectionAborted.into());
             }
             None => {}
+        }
+        if !matches!(&*request.method, "GET" | "HEAD") {
+            let (status, headers, answer) = state.write(&request, body);
+            drop(state);
+            return send(connection, status, &headers, &answer, &request.method);
         }
         if request.query.contains_key("list-type") {
             let body = list(&state.objects, &request.query);
@@ -118,6 +227,7 @@ impl Store {
             drop(state);
             return send(connection, 404, &[], b"<Error><Code>NoSuchKey</Code></Error>", &request.method);
         };
+        let metadata = state.metadata.get(&request.key).cloned().unwrap_or_default();
         drop(state);
         let tag = format!("\"v{version}\"");
         if request.if_match.as_ref().is_some_and(|wanted| *wanted != tag) {
@@ -133,6 +243,8 @@ impl Store {
             }
         };
         headers.push(("Content-Length", body.len().to_string()));
+        let names: Vec<_> = metadata.iter().map(|(name, _)| format!("x-amz-meta-{name}")).collect();
+        headers.extend(names.iter().zip(&metadata).map(|(name, (_, value))| (&**name, value.clone())));
         if cut < body.len() {
             head(connection, status, &headers)?;
             (&*connection).write_all(&body[..cut])?;
@@ -142,21 +254,37 @@ impl Store {
     }
 }
 
-fn read(connection: &TcpStream) -> std::io::Result<Request> {
-    let mut lines = BufReader::new(connection).lines();
-    let mut line = || lines.next().unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()));
-    let first = line()?;
+fn read(connection: &TcpStream) -> std::io::Result<(Request, Vec<u8>)> {
+    let mut reader = BufReader::new(connection);
+    let line = |reader: &mut BufReader<&TcpStream>| {
+        let mut line = String::new();
+        match reader.read_line(&mut line)? {
+            0 => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)),
+            _ => Ok(line.trim_end().to_owned()),
+        }
+    };
+    let first = line(&mut reader)?;
     let mut words = first.split(' ');
     let (method, target) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let key = decode(path.split('/').skip(2).collect::<Vec<_>>().join("/").as_str());
     let query =
         query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), decode(value)));
-    let mut request = Request { method, key, query: query.collect(), range: None, if_match: None };
+    let mut request = Request { method, key, query: query.collect(), ..Request::default() };
     loop {
-        let line = line()?;
-        let Some((name, value)) = line.split_once(": ") else { return Ok(request) };
-        match &*name.to_lowercase() {
+        let line = line(&mut reader)?;
+        let Some((name, value)) = line.split_once(": ") else {
+            let mut body = vec![0; request.length];
+            reader.read_exact(&mut body)?;
+            return Ok((request, body));
+        };
+        let name = name.to_lowercase();
+        if let Some(name) = name.strip_prefix("x-amz-meta-") {
+            request.metadata.push((name.to_owned(), value.to_owned()));
+        }
+        match &*name {
+            "content-length" => request.length = value.parse().unwrap(),
+            "if-none-match" => request.if_none_match = value == "*",
             "range" => {
                 let (from, to) = value.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
                 request.range = Some((from.parse().unwrap(), to.parse().unwrap()));

@@ -1,5 +1,6 @@
 //! Objects of a bucket as the files of a server.
 
+use super::bucket_push::Budget;
 use super::cache_args::cache_stats;
 use lru::LruCache;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,9 @@ use towpath_cache::{Cache, Content, PIECE_BYTES};
 use towpath_files::digest::Validator;
 use towpath_files::path::RelPath;
 use towpath_files::root::{FileKind, RootError, Timestamp};
-use towpath_files::server::source::{self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source};
+use towpath_files::server::source::{
+    self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source, Store,
+};
 use towpath_objects::{Bucket, Error, Kind, Page, Version};
 
 /// Objects whose attributes are remembered from listings and questions, so that they needn't be asked for when they are opened.
@@ -29,12 +32,14 @@ const DIR_MODE: u32 = 0o755;
 
 /// A bucket as a source.
 #[derive(Clone, Debug)]
-pub struct BucketSource(Arc<Shared>);
+pub struct BucketSource(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
-    bucket: Bucket,
+pub(super) struct Shared {
+    pub(super) bucket: Bucket,
     cache: Option<Cache<Version>>,
+    /// Memory of parts of pushed files.
+    pub(super) parts: Budget,
     known: Mutex<LruCache<String, (Version, Instant)>>,
 }
 
@@ -42,7 +47,8 @@ impl BucketSource {
     /// Fails if the bucket can't be listed.
     pub fn open(bucket: Bucket, cache: Option<Cache<Version>>) -> Result<BucketSource, Error> {
         bucket.check()?;
-        Ok(BucketSource(Arc::new(Shared { bucket, cache, known: Mutex::new(LruCache::new(KNOWN_MAX)) })))
+        let (parts, known) = (Budget::default(), Mutex::new(LruCache::new(KNOWN_MAX)));
+        Ok(BucketSource(Arc::new(Shared { bucket, cache, parts, known })))
     }
 }
 
@@ -57,14 +63,23 @@ impl Shared {
 
     /// The version that the store has now.
     fn head(&self, path: &str) -> Result<Version, Error> {
-        let object = self.bucket.head(path)?;
-        let (bucket, path) = (self.bucket.clone(), path.to_owned());
-        let version = Version { bucket, path, size: object.size, modified: object.modified, e_tag: object.e_tag };
-        self.remember(version.clone());
-        Ok(version)
+        self.bucket.head(path).map(|object| self.noted(path, &object))
     }
 
-    fn attributes(&self, version: &Version) -> Attributes {
+    /// The version of an object that the store has now.
+    pub(super) fn noted(&self, path: &str, object: &towpath_objects::Object) -> Version {
+        let (bucket, path, e_tag) = (self.bucket.clone(), path.to_owned(), object.e_tag.clone());
+        let version = Version { bucket, path, size: object.size, modified: object.modified, e_tag };
+        self.remember(version.clone());
+        version
+    }
+
+    /// Forgets what is known of an object: another one may be there.
+    pub(super) fn forget(&self, path: &str) {
+        self.known().pop(path);
+    }
+
+    pub(super) fn attributes(&self, version: &Version) -> Attributes {
         let modified = timestamp(version.modified);
         let key = self.bucket.url().key(&version.path);
         let tag = version.e_tag.as_deref().unwrap_or_default();
@@ -133,6 +148,10 @@ impl Source for BucketSource {
         })
     }
 
+    fn store(&self) -> Option<&dyn Store> {
+        Some(self)
+    }
+
     fn cache(&self) -> Option<CacheStats> {
         self.0.cache.as_ref().map(cache_stats)
     }
@@ -178,7 +197,7 @@ impl Object {
     fn outcome<T>(&self, outcome: Result<T, Error>) -> Result<T, RootError> {
         outcome.map_err(|error| {
             if error.kind == Kind::Changed {
-                self.shared.known().pop(&self.content.version().path);
+                self.shared.forget(&self.content.version().path);
             }
             failed(error)
         })
@@ -314,7 +333,7 @@ fn below(path: &str, name: &str) -> String {
 }
 
 /// A path as keys have it.
-fn text(path: &RelPath) -> Result<&str, RootError> {
+pub(super) fn text(path: &RelPath) -> Result<&str, RootError> {
     std::str::from_utf8(path.as_bytes()).map_err(|_| RootError::NotFound)
 }
 
@@ -324,7 +343,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
 }
 
 /// An error as clients get it; the operator gets the whole of it.
-fn failed(error: Error) -> RootError {
+pub(super) fn failed(error: Error) -> RootError {
     let words = || error.kind.words().to_owned();
     match error.kind {
         Kind::NotFound => return RootError::NotFound,

@@ -2,6 +2,8 @@
 
 pub mod broker;
 #[cfg(feature = "s3")]
+mod bucket_push;
+#[cfg(feature = "s3")]
 mod bucket_source;
 mod cache_args;
 pub mod call;

@@ -2,7 +2,7 @@
 
 use super::cache_args::CacheArgs;
 use super::origin::{OriginArgs, is_origin};
-use super::serve_bucket::{BucketArgs, is_bucket};
+use super::serve_bucket::{BucketArgs, ServedBucket, is_bucket};
 use crate::admin::{About, Admin, AdminArgs, Blocks, FilesView};
 use crate::cli::certificate::config_folder;
 use crate::cli::endpoint::{FILES_PORT, bind_endpoint};
@@ -78,7 +78,7 @@ pub struct Arguments {
     /// Watch at most N directories; if there are more, scan everything every 30 s.
     #[arg(long, value_name = "N", requires = "watch", hide = true)]
     max_watches: Option<usize>,
-    /// Accept pushed files below this subdirectory; . for all.
+    /// Accept pushed files below this subdirectory; . for all. Of a bucket, with --cache.
     #[arg(long, value_name = "SUBDIR")]
     accept_push: Option<PathBuf>,
     /// Refuse pushes once the files there have this many bytes.
@@ -110,11 +110,12 @@ pub struct Arguments {
 
 /// Serves until a signal ends it.
 pub fn run(mut arguments: Arguments) -> Result<ExitCode, Failure> {
+    check_push(&arguments)?;
     // Of what a source waits for.
     let cancel = CancelToken::new();
-    let mut options = match source(&mut arguments, &cancel)? {
-        Some(source) => ServerOptions::from_source(source),
-        None => ServerOptions::new(&arguments.path),
+    let (mut options, staging) = match source(&mut arguments, &cancel)? {
+        Some((source, staging)) => (ServerOptions::from_source(source), staging),
+        None => (ServerOptions::new(&arguments.path), None),
     };
     options.digest_file = arguments.digest_file;
     if arguments.watch {
@@ -134,6 +135,7 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode, Failure> {
     options.push = arguments.accept_push.as_deref().map(push_directory).transpose()?.map(PushOptions::new);
     if let Some(push) = &mut options.push {
         (push.max_bytes, push.max_files) = (arguments.push_max_bytes, arguments.push_max_files);
+        push.staging = staging;
     }
     options.accept_publish = arguments.accept_publish;
     options.bytes_per_second = arguments.bwlimit;
@@ -195,8 +197,11 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A source, and the directory in which files arrive that are pushed to it, if they can be.
+type Elsewhere = (Arc<dyn Source>, Option<PathBuf>);
+
 /// The files to serve, if they aren't this machine's.
-fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Arc<dyn Source>>, Failure> {
+fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Elsewhere>, Failure> {
     let Arguments { path, cache, bucket, origin, listen, .. } = arguments;
     let (is_bucket, is_origin) = (is_bucket(path), is_origin(path));
     if let Some(option) = bucket.given().filter(|_| !is_bucket) {
@@ -215,12 +220,15 @@ fn source(arguments: &mut Arguments, cancel: &CancelToken) -> Result<Option<Arc<
     }
     if is_origin && arguments.accept_push.is_some() {
         return Err(Failure::usage(
-            "--accept-push is for a directory of this machine: push to the server that has the files",
+            "--accept-push is for a directory of this machine or a bucket: push to the server that has the files",
         ));
     }
     Ok(match (is_bucket, is_origin) {
-        (true, _) => Some(bucket.open(path, cache)?),
-        (_, true) => Some(std::mem::take(origin).open(path, cache, listen.key_file(), cancel)?),
+        (true, _) => {
+            let ServedBucket { source, staging } = bucket.open(path, cache)?;
+            Some((source, staging))
+        }
+        (_, true) => Some((std::mem::take(origin).open(path, cache, listen.key_file(), cancel)?, None)),
         _ => None,
     })
 }
@@ -243,6 +251,24 @@ fn follower_names(path: &Path) -> Result<BTreeSet<HolderName>, Failure> {
         return Err(failed(format!("it has over {FOLLOWERS_KEPT_MAX} names")));
     }
     Ok(names)
+}
+
+/// Fails if a bucket can't be pushed to as is wanted.
+fn check_push(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.accept_push.is_none() || !is_bucket(&arguments.path) {
+        return Ok(());
+    }
+    if !arguments.cache.is_given() {
+        let why =
+            "--accept-push with a bucket takes --cache DIR: files arrive there before they are put into the bucket";
+        return Err(Failure::usage(why));
+    }
+    match (arguments.push_max_bytes, arguments.push_max_files) {
+        (None, None) => Ok(()),
+        _ => Err(Failure::usage(
+            "--push-max-bytes and --push-max-files are for a directory: what a bucket has isn't counted. Use a quota of the store",
+        )),
+    }
 }
 
 /// The directory for pushes, below the served one.

@@ -4,7 +4,7 @@ use super::cache_args::CacheArgs;
 use crate::cli::exit::Failure;
 #[cfg(feature = "s3")]
 use crate::cli::exit::Status;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use towpath_files::server::source::Source;
 
@@ -18,6 +18,14 @@ pub struct BucketArgs {
     /// Ask without credentials, for public buckets.
     #[arg(long)]
     s3_anonymous: bool,
+}
+
+/// A bucket that is served.
+pub struct ServedBucket {
+    /// Its objects as files.
+    pub source: Arc<dyn Source>,
+    /// Directory in which pushed files arrive, if there is a cache.
+    pub staging: Option<PathBuf>,
 }
 
 /// Whether a path is an address of objects.
@@ -34,7 +42,7 @@ impl BucketArgs {
 
     /// The bucket at an address.
     #[cfg(feature = "s3")]
-    pub fn open(&self, path: &Path, cache: &CacheArgs) -> Result<Arc<dyn Source>, Failure> {
+    pub fn open(&self, path: &Path, cache: &CacheArgs) -> Result<ServedBucket, Failure> {
         use super::bucket_source::BucketSource;
         use towpath_objects::{Bucket, Error, Kind, ObjectUrl, Options};
 
@@ -50,13 +58,18 @@ impl BucketArgs {
             _ => Failure::failed(error),
         };
         let bucket = Bucket::open(&url, &options).map_err(failed)?;
-        let source = BucketSource::open(bucket, cache.open()?).map_err(failed)?;
-        Ok(Arc::new(source))
+        let cache = cache.open()?;
+        // Of this bucket and prefix alone: others may have the same cache.
+        let place = format!("{} {}", bucket.endpoint(), bucket.url().prefix);
+        let place = blake3::hash(place.as_bytes()).to_hex();
+        let staging = cache.as_ref().map(|cache| cache.directory().join("incoming").join(place.as_str()));
+        let source = BucketSource::open(bucket, cache).map_err(failed)?;
+        Ok(ServedBucket { source: Arc::new(source), staging })
     }
 
     #[cfg(not(feature = "s3"))]
     #[expect(clippy::unused_self, reason = "as with S3")]
-    pub fn open(&self, _: &Path, _: &CacheArgs) -> Result<Arc<dyn Source>, Failure> {
+    pub fn open(&self, _: &Path, _: &CacheArgs) -> Result<ServedBucket, Failure> {
         Err(Failure::usage("s3://: this build of tow has no S3; build it with `cargo build --release --features s3`"))
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod push;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../cell/s3.rs"]
 mod s3;
@@ -185,7 +186,12 @@ fn other_options_need_a_bucket_or_a_directory() {
         outcome.stderr
     );
     let outcome = run(&mut serve(&store, None, &["--accept-push", "."]));
-    assert!(outcome.status.code() == Some(1) && outcome.stderr.contains("pushed to"), "{}", outcome.stderr);
+    assert!(outcome.status.code() == Some(2) && outcome.stderr.contains("takes --cache"), "{}", outcome.stderr);
+    for limit in ["--push-max-bytes", "--push-max-files"] {
+        let arguments = ["--accept-push", ".", limit, "1000"];
+        let outcome = run(&mut serve(&store, Some(&folder.path().join("cache")), &arguments));
+        assert!(outcome.status.code() == Some(2) && outcome.stderr.contains("isn't counted"), "{}", outcome.stderr);
+    }
     let outcome = run(tow(["serve", "s3://b/../x"]).arg("--s3-anonymous"));
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
 }

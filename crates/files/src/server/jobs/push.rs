@@ -43,6 +43,8 @@ pub(crate) enum PushUpdate {
     Begun { have: Vec<Range> },
     /// A part of it was written.
     Written { credit: u64 },
+    /// All of it has arrived, and is on its way to its place.
+    OnItsWay,
     /// Over: the file is in place, or was already.
     InPlace { digest: Digest, durable: bool, seq: Option<u64>, same: bool },
     /// Over, with a failure.

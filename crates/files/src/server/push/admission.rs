@@ -1,8 +1,9 @@
 //! Whether a push may begin: where its file may go, and whether it is its turn.
 
+use super::known::Placed;
 use super::receiver::{Push, Receiver, Stage, open, version};
 use super::space::Space;
-use crate::digest::LeafSize;
+use crate::digest::{Digest, LeafSize};
 use crate::limits::{PUSH_NAMES_MAX, PUSHES_OF_ALL_MAX};
 use crate::path::{RelPath, is_reserved};
 use crate::protocol::ErrorCode;
@@ -24,15 +25,21 @@ impl Receiver {
         &mut self,
         requester: Requester,
         request: PushRequest,
-        sees: PushSees,
+        mut sees: PushSees,
         window: Permit,
     ) -> Result<(), Failure> {
         self.follow_root()?;
         let local = self.place(&request)?;
-        let there = self.root.stat(&local).ok();
-        let is_own = there.is_some_and(|there| self.known.has_put(&local, requester.tenant, &there));
-        let sees = PushSees { existence: sees.existence || is_own, content: sees.content || is_own };
-        check_condition(request.expected, sees)?;
+        if self.take_over(requester, &request, &local) {
+            return Ok(());
+        }
+        // Of a store that is found out later.
+        if self.store.is_none() {
+            let there = self.root.stat(&local).ok().map(Placed::File);
+            let is_own = there.is_some_and(|there| self.known.has_put(&local, requester.tenant, &there));
+            sees = PushSees { existence: sees.existence || is_own, content: sees.content || is_own };
+            check_condition(request.expected, sees)?;
+        }
         let sees_partial = sees.content || self.known.has_begun(&local, requester.tenant, request.digest);
         self.take_turn(requester, &request, &local)?;
         let of_tenant = self.pushes.values().filter(|push| push.requester.tenant == requester.tenant).count();
@@ -42,13 +49,7 @@ impl Receiver {
         }
         self.next += 1;
         let number = self.next;
-        let listed = version(&request);
-        self.disk.command(DiskCommand::Inspect {
-            file: FileKey(number),
-            local: local.clone(),
-            listed,
-            digest: Some(request.digest),
-        });
+        let staged = self.staged(&local);
         self.by_request.insert((requester.key, requester.ticket), number);
         let push = Push {
             requester,
@@ -56,7 +57,8 @@ impl Receiver {
             left: request.size,
             request,
             local,
-            sees_content: sees.content,
+            staged,
+            sees,
             sees_partial,
             stage: Stage::Inspecting,
             values: BTreeMap::new(),
@@ -65,7 +67,30 @@ impl Receiver {
             _window: window,
         };
         self.pushes.insert(number, push);
+        if !self.look_in_store(number) {
+            self.inspect(number);
+        }
         Ok(())
+    }
+
+    /// Lets the disk look where a push will arrive.
+    pub(super) fn inspect(&mut self, number: u64) {
+        let Some(push) = self.pushes.get(&number) else { return };
+        self.disk.command(DiskCommand::Inspect {
+            file: FileKey(number),
+            local: push.staged.clone(),
+            listed: version(&push.request),
+            digest: Some(push.request.digest),
+        });
+    }
+
+    /// Where a file arrives: at its path, or by another name if it goes into a store. There every path may be a file's one day and a directory's
+    /// another.
+    fn staged(&self, local: &RelPath) -> RelPath {
+        match &self.store {
+            None => local.clone(),
+            Some(_) => RelPath::new(Digest::of(local.as_bytes()).to_string()).unwrap_or_default(),
+        }
     }
 
     /// Follows the served path if it leads to another directory now.
@@ -103,6 +128,9 @@ impl Receiver {
         if local.names().count() > PUSH_NAMES_MAX {
             return Err(refused(format!("the path has more than {PUSH_NAMES_MAX} names")));
         }
+        if let Some(store) = &self.store {
+            return store.check(&path, request.size).map(|()| local);
+        }
         // Another name for a file would be another file in rules.
         if !self.root.is_spelled(&local).map_err(|error| Failure::new(ErrorCode::Io, error.to_string()))? {
             let message = "the file system takes this name for another one that is there, which is spelled differently";
@@ -139,7 +167,7 @@ impl Receiver {
 }
 
 /// An error if the outcome of a condition would reveal more than its client may know.
-fn check_condition(expected: Expected, sees: PushSees) -> Result<(), Failure> {
+pub(super) fn check_condition(expected: Expected, sees: PushSees) -> Result<(), Failure> {
     let (may, right) = match expected {
         Expected::Anything => return Ok(()),
         Expected::Nothing => (sees.existence, "list"),

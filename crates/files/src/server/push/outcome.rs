@@ -1,6 +1,7 @@
 //! The end of a push: the file published, or the reason why not.
 
 use super::admission::missing_names;
+use super::known::Placed;
 use super::receiver::{Push, Receiver};
 use crate::catalogue::{Content, Identity};
 use crate::digest::SETTLED_AFTER_SECONDS;
@@ -18,7 +19,7 @@ impl Receiver {
         let update = match result {
             Ok(Some(stat)) => {
                 let PushRequest { digest, durable, .. } = push.request;
-                self.known.put(&push.local, push.requester.tenant, stat);
+                self.known.put(&push.local, push.requester.tenant, Placed::File(stat));
                 let seq = self.publish(&push, &stat);
                 let path = push.request.path.to_rel_path().unwrap_or_default();
                 tracing::info!(target: RECEIPTS, durable, seq, "pushed {path} {digest}");
@@ -49,7 +50,7 @@ impl Receiver {
     pub(super) fn same(&mut self, number: u64) {
         let Some(push) = self.forget(number) else { return };
         let PushRequest { digest, durable, .. } = push.request;
-        let synced = durable.then(|| {
+        let synced = (durable && self.store.is_none()).then(|| {
             self.root.open_file(&push.local)?.0.sync_all().map_err(RootError::Io)?;
             // It may have got its name by a push that didn't sync.
             self.root.sync_above(&push.local)
@@ -57,15 +58,19 @@ impl Receiver {
         let update = match synced {
             Some(Err(error)) => PushUpdate::Failed(Failure::new(ErrorCode::Io, format!("cannot sync: {error}"))),
             _ => {
-                let seq = self.published.as_ref().and_then(|published| {
-                    let catalogue = published.read();
-                    let entry = catalogue.get(push.request.path.as_bytes())?;
-                    matches!(entry.content, Content::File { digest: of, .. } if of == digest).then_some(entry.seq)
-                });
+                let seq = self.published_seq(&push);
                 PushUpdate::InPlace { digest, durable, seq, same: true }
             }
         };
         (self.send_update)(push.requester, update);
+    }
+
+    /// The number of the change by which a digest got to a path, if that is published.
+    pub(super) fn published_seq(&self, push: &Push) -> Option<u64> {
+        let catalogue = self.published.as_ref()?.read();
+        let entry = catalogue.get(push.request.path.as_bytes())?;
+        let is_it = matches!(entry.content, Content::File { digest, .. } if digest == push.request.digest);
+        is_it.then_some(entry.seq)
     }
 
     /// Publishes a file that has its name: the number of the change.

@@ -4,6 +4,7 @@ use super::admission::missing_names;
 use super::known::Known;
 use super::outcome::{conflict, failure};
 use super::space::Space;
+use super::store::{Arrived, StoreJobs};
 use super::{Order, PushOptions};
 use crate::digest::{Digest, Leaf, LeafSize, merge_leaves};
 use crate::disk::{Disk, DiskOptions};
@@ -13,7 +14,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{PushRequest, Range};
 use crate::root::{Links, Root};
 use crate::server::Failure;
-use crate::server::jobs::{PushJob, PushUpdate, PushWrite, Requester};
+use crate::server::jobs::{PushJob, PushSees, PushUpdate, PushWrite, Requester};
 use crate::server::session::Ticket;
 use crate::server::watch::SharedCatalogue;
 use crate::transfer::{
@@ -38,9 +39,11 @@ pub(super) struct Push {
     pub(super) requester: Requester,
     pub(super) request: PushRequest,
     pub(super) local: RelPath,
-    /// Whether the client may learn the content of the file at its path.
-    pub(super) sees_content: bool,
-    /// The same of what has arrived for it before.
+    /// Where it arrives.
+    pub(super) staged: RelPath,
+    /// Knowledge that the client may have of the file at its path.
+    pub(super) sees: PushSees,
+    /// Whether it may learn the content of what has arrived for it before.
     pub(super) sees_partial: bool,
     pub(super) leaves: LeafSize,
     pub(super) stage: Stage,
@@ -70,12 +73,29 @@ pub(super) enum Stage {
     },
 }
 
+impl Push {
+    /// Its path from the root.
+    pub(super) fn path(&self) -> RelPath {
+        self.request.path.to_rel_path().unwrap_or_default()
+    }
+
+    /// Its client may learn all of what it has put there itself.
+    pub(super) fn sees_all_if(&mut self, is_own: bool) {
+        self.sees.existence |= is_own;
+        self.sees.content |= is_own;
+        self.sees_partial |= is_own;
+    }
+}
+
 /// See the [module](self).
 pub(super) struct Receiver {
     pub(super) options: PushOptions,
     pub(super) path: PathBuf,
+    /// Where files arrive.
     pub(super) disk: Disk,
     pub(super) root: Root,
+    /// Where they go from there, unless they stay.
+    pub(super) store: Option<StoreJobs>,
     pub(super) space: Space,
     pub(super) pushes: BTreeMap<u64, Push>,
     /// Numbers of pushes that aren't over.
@@ -94,6 +114,7 @@ impl Receiver {
         options: PushOptions,
         path: PathBuf,
         published: Option<Arc<SharedCatalogue>>,
+        store: Option<StoreJobs>,
         send_update: Box<dyn Fn(Requester, PushUpdate) + Send>,
         orders: Sender<Order>,
     ) -> Result<Receiver, String> {
@@ -106,6 +127,7 @@ impl Receiver {
             path,
             disk,
             root,
+            store,
             space,
             pushes,
             by_request,
@@ -129,8 +151,10 @@ impl Receiver {
                 }
                 Ok(Order::Job(requester, PushJob::Write(write))) => self.write(requester, write),
                 Ok(Order::End(key, ticket)) => self.end(key, ticket),
+                Ok(Order::Looked(number, found)) => self.looked(number, found),
+                Ok(Order::Stored(number, outcome)) => self.stored(number, outcome),
                 Ok(Order::Reports) | Err(RecvTimeoutError::Timeout) => {}
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.end_puts(orders),
             }
             while let Some(report) = self.disk.next_report() {
                 self.report(report);
@@ -144,6 +168,7 @@ impl Receiver {
             return;
         }
         self.ticked = Instant::now();
+        self.note_puts();
         if self.space.due() <= Instant::now() {
             let is_putting = self.pushes.values().any(|push| matches!(push.stage, Stage::Putting));
             self.space.survey(&self.root, !is_putting);
@@ -214,7 +239,7 @@ impl Receiver {
                 push.stage = Stage::Receiving;
                 return self.fail(number, failure(error), true);
             }
-            Ok(Found::SameSize(digest)) if digest == push.request.digest && push.sees_content => {
+            Ok(Found::SameSize(digest)) if digest == push.request.digest && push.sees.content => {
                 return self.same(number);
             }
             Ok(Found::Partial(partial))
@@ -230,6 +255,13 @@ impl Receiver {
             // Its path is looked at when it is put there.
             if let Err(failure) = self.put_content(number) {
                 self.fail(number, failure, false);
+            }
+            return;
+        }
+        if self.store.is_some() {
+            push.stage = Stage::Receiving;
+            if let Err(failure) = self.receive(number, partial) {
+                self.fail(number, failure, true);
             }
             return;
         }
@@ -260,12 +292,16 @@ impl Receiver {
     }
 
     /// Puts a file in place that came with its request.
-    fn put_content(&mut self, number: u64) -> Result<(), Failure> {
+    pub(super) fn put_content(&mut self, number: u64) -> Result<(), Failure> {
         let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
         push.stage = Stage::Receiving;
         let Some(content) = push.request.content.take() else { return Ok(()) };
         if Digest::of(&content) != push.request.digest {
             return Err(not_as_announced());
+        }
+        if self.store.is_some() {
+            self.put_into_store(number, Arrived::Bytes(content));
+            return Ok(());
         }
         self.make_space(number, false)?;
         self.space.add(content.len() as u64, 0);
@@ -279,7 +315,7 @@ impl Receiver {
     /// Checks that there is space for what is to come of a push, and counts its file unless an incomplete one was counted.
     fn make_space(&mut self, number: u64, is_begun: bool) -> Result<(), Failure> {
         let Some(push) = self.pushes.get_mut(&number) else { return Ok(()) };
-        let files = if is_begun { 0 } else { missing_names(&self.root, &push.local) };
+        let files = if is_begun { 0 } else { missing_names(&self.root, &push.staged) };
         self.space.check(&self.root, push.left, files)?;
         let top = self.root.open_dir(&RelPath::root()).and_then(|dir| dir.free_bytes());
         if let Some(free) = top.ok().filter(|free| *free < push.left) {
@@ -345,6 +381,12 @@ impl Receiver {
         if digest != Ok(push.request.digest) {
             return self.fail(number, not_as_announced(), false);
         }
+        if self.store.is_some() {
+            if let Some(staged) = self.disk.staged(ContentKey(number)) {
+                self.put_into_store(number, Arrived::Staged(staged, values));
+            }
+            return;
+        }
         push.stage = Stage::Putting;
         self.disk.put(FileKey(number), ContentKey(number), push.request.expected, push.request.durable);
     }
@@ -381,7 +423,7 @@ impl Receiver {
     pub(super) fn forget(&mut self, number: u64) -> Option<Push> {
         let push = self.pushes.remove(&number)?;
         self.by_request.remove(&(push.requester.key, push.requester.ticket));
-        self.disk.forget_partial(&push.local);
+        self.disk.forget_partial(&push.staged);
         Some(push)
     }
 }
@@ -403,7 +445,7 @@ fn not_as_announced() -> Failure {
 fn spec(number: u64, push: &Push, resume: bool) -> ContentSpec {
     ContentSpec {
         content: ContentKey(number),
-        local: push.local.clone(),
+        local: push.staged.clone(),
         version: version(&push.request),
         leaves: push.leaves,
         verify: true,

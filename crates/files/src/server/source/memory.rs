@@ -1,7 +1,10 @@
 //! A source in memory, for tests: as an object store is, it has files alone, lists by pages, and each of its answers may fail.
 
-use super::{Attributes, Content, Listed, Opened, OpenedDir, Pages, Pieces, Source};
-use crate::digest::Validator;
+use super::{
+    Attributes, Content, Listed, NewContent, NewFile, Opened, OpenedDir, Pages, Pieces, Put, Replaced, Source,
+    Store as TakesFiles, Stored,
+};
+use crate::digest::{Digest, Validator};
 use crate::path::RelPath;
 use crate::root::{FileKind, RootError, Timestamp};
 use std::collections::BTreeMap;
@@ -22,6 +25,7 @@ pub(in crate::server) enum Call {
     /// For a local file.
     File,
     List,
+    Put,
 }
 
 /// Decides whether a request fails, and may change the store before it is answered.
@@ -43,6 +47,7 @@ struct Store {
     latency: Duration,
     /// Whether contents are in local files, too, behind [`IN_FILE_AT`] other bytes.
     has_files: AtomicBool,
+    takes_files: AtomicBool,
 }
 
 struct State {
@@ -54,6 +59,8 @@ struct State {
 struct Version {
     number: u64,
     content: Arc<[u8]>,
+    /// Known to the store.
+    digest: Option<Digest>,
 }
 
 impl Memory {
@@ -61,16 +68,22 @@ impl Memory {
     pub(in crate::server) fn new(page_entries: usize, read_bytes: usize, latency: Duration) -> Memory {
         let state = Mutex::new(State { files: BTreeMap::new(), next_version: 1 });
         let fault: Mutex<Fault> = Mutex::new(Box::new(|_, _| None));
-        Memory(Arc::new(Store { state, fault, page_entries, read_bytes, latency, has_files: AtomicBool::new(false) }))
+        let [has_files, takes_files] = [false; 2].map(AtomicBool::new);
+        Memory(Arc::new(Store { state, fault, page_entries, read_bytes, latency, has_files, takes_files }))
     }
 
     /// Puts a file, or another one in its place, and returns the number of its version. Its time of modification has as many seconds.
     pub(in crate::server) fn put(&self, path: &str, content: impl Into<Arc<[u8]>>) -> u64 {
-        let mut state = self.0.lock();
-        let number = state.next_version;
-        state.next_version += 1;
-        state.files.insert(path.parse().unwrap(), Version { number, content: content.into() });
-        number
+        self.0.lock().put(path.parse().unwrap(), content.into(), None)
+    }
+
+    /// Takes files from now on.
+    pub(in crate::server) fn take_files(&self) {
+        self.0.takes_files.store(true, Ordering::Relaxed);
+    }
+
+    pub(in crate::server) fn content(&self, path: &str) -> Option<Arc<[u8]>> {
+        self.0.lock().files.get(&path.parse().unwrap()).map(|version| Arc::clone(&version.content))
     }
 
     /// Has contents in local files from now on.
@@ -104,6 +117,13 @@ impl Store {
 }
 
 impl State {
+    fn put(&mut self, path: RelPath, content: Arc<[u8]>, digest: Option<Digest>) -> u64 {
+        let number = self.next_version;
+        self.next_version += 1;
+        self.files.insert(path, Version { number, content, digest });
+        number
+    }
+
     fn attributes(&self, path: &RelPath) -> Result<Attributes, RootError> {
         if let Some(version) = self.files.get(path) {
             return Ok(version.attributes(path));
@@ -160,6 +180,10 @@ impl Source for Memory {
         Ok(Opened { attributes: version.attributes(path), content: Content::Pieces(Arc::new(pieces)) })
     }
 
+    fn store(&self) -> Option<&dyn TakesFiles> {
+        self.0.takes_files.load(Ordering::Relaxed).then_some(self)
+    }
+
     fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
         match self.0.answer(Call::Stat, path)?.attributes(path)?.kind {
             FileKind::Dir => {
@@ -168,6 +192,51 @@ impl Source for Memory {
             }
             _ => Err(RootError::NotADirectory),
         }
+    }
+}
+
+impl TakesFiles for Memory {
+    fn check(&self, _: &RelPath, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn look(&self, path: &RelPath) -> Result<Option<Stored>, RootError> {
+        let state = self.0.answer(Call::Stat, path)?;
+        let Some(there) = state.files.get(path) else {
+            return if state.attributes(path).is_ok() { Err(RootError::NotAFile) } else { Ok(None) };
+        };
+        let tag = Some(there.number.to_string());
+        Ok(Some(Stored { attributes: there.attributes(path), digest: there.digest, tag }))
+    }
+
+    fn put(
+        &self,
+        path: &RelPath,
+        file: &NewFile<'_>,
+        replaced: &Replaced,
+        given_up: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Put, RootError> {
+        assert!(!given_up(), "the server ends after its clients");
+        let mut content = vec![0; file.size as usize];
+        match &file.content {
+            NewContent::Bytes(bytes) => content.copy_from_slice(bytes),
+            NewContent::File(from) => from.read_exact_at(&mut content, 0).map_err(RootError::Io)?,
+        }
+        if Digest::of(&content) != file.digest {
+            return Err(RootError::Changed);
+        }
+        let mut state = self.0.answer(Call::Put, path)?;
+        let there = state.files.get(path).map(|there| there.number.to_string());
+        let is_as_expected = match replaced {
+            Replaced::Anything => true,
+            Replaced::Nothing => there.is_none(),
+            Replaced::Tag(tag) => there.as_ref() == Some(tag),
+        };
+        if !is_as_expected {
+            return Ok(Put::NotAsExpected);
+        }
+        state.put(path.clone(), content.into(), Some(file.digest));
+        Ok(Put::InPlace(Some(state.attributes(path)?)))
     }
 }
 

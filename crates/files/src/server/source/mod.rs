@@ -2,16 +2,17 @@
 //!
 //! A [`Root`] is one source: a directory of this machine, or one file. Others, such as an object store, give listings by pages and contents by
 //! pieces. The jobs run on any of them. What only a directory of this machine can do asks for [`Source::local`]: links, mounts, holes, hard
-//! links, pushes and versions. A directory is watched by events of the system; others are listed again and again.
+//! links and versions. Pushed files are renamed in a directory, and put into any other source that is a [`Store`]. A directory is watched by events of the system; others are listed again and again.
 
 mod local;
 #[cfg(test)]
 pub(super) mod memory;
 
-use crate::digest::{Digested, FileKey, FileVersion, Validator};
+use crate::digest::{Digest, Digested, FileKey, FileVersion, Validator};
 use crate::path::RelPath;
 use crate::relay::Via;
 use crate::root::{Dir, FileKind, FileStat, Root, RootError, Timestamp};
+use bytes::Bytes;
 use std::fmt::Debug;
 use std::fs::File;
 use std::sync::Arc;
@@ -47,6 +48,85 @@ pub trait Source: Debug + Send + Sync + 'static {
     fn local(&self) -> Option<&Root> {
         None
     }
+
+    /// The same as a place for files that clients push, if it is one. A directory of this machine takes them without.
+    fn store(&self) -> Option<&dyn Store> {
+        None
+    }
+}
+
+/// A source that takes whole files, and has each in place at once or not at all. As of a [`Source`], calls block, and end by themselves.
+pub trait Store {
+    /// Why no file of this path and size can be put, if that is so. Doesn't block.
+    fn check(&self, path: &RelPath, size: u64) -> Result<(), String>;
+
+    /// The file at a path now; `None` if nothing is there. Of a directory, fails with [`RootError::NotAFile`].
+    fn look(&self, path: &RelPath) -> Result<Option<Stored>, RootError>;
+
+    /// Puts a file at a path, if that is as it has to be. It isn't there before all of it has been put and has its digest; else fails with
+    /// [`RootError::Changed`]. `given_up` is polled: then it fails.
+    fn put(
+        &self,
+        path: &RelPath,
+        file: &NewFile<'_>,
+        replaced: &Replaced,
+        given_up: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Put, RootError>;
+}
+
+/// A file that is in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its attributes.
+    pub attributes: Attributes,
+    /// BLAKE3, if the store was given it with the file.
+    pub digest: Option<Digest>,
+    /// The store's own name for its version.
+    pub tag: Option<String>,
+}
+
+/// A file to put into a store.
+#[derive(Debug)]
+pub struct NewFile<'a> {
+    /// Its content, which isn't verified.
+    pub content: NewContent<'a>,
+    /// Size in bytes.
+    pub size: u64,
+    /// Time of last modification.
+    pub modified: Timestamp,
+    /// The permission bits.
+    pub mode: u32,
+    /// BLAKE3 that the content has to have.
+    pub digest: Digest,
+}
+
+/// The content of a file to put into a store.
+#[derive(Debug)]
+pub enum NewContent<'a> {
+    /// In memory.
+    Bytes(Bytes),
+    /// In a file of this machine.
+    File(&'a File),
+}
+
+/// State of a path without which a file isn't put there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// Any.
+    Anything,
+    /// Nothing is there.
+    Nothing,
+    /// A file with this [`Stored::tag`] is there.
+    Tag(String),
+}
+
+/// The end of putting a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The file is in place. Its attributes, unless they are unknown, or another one is there by now.
+    InPlace(Option<Attributes>),
+    /// The path isn't as it has to be, or wasn't when the answer was lost by which this file was put.
+    NotAsExpected,
 }
 
 /// Figures of a source's cache: sizes now, and sums since the start.

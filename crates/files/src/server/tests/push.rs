@@ -21,7 +21,7 @@ fn serve_up_to(root: &Path, idle_timeout: Duration, max_bytes: Option<u64>) -> T
     TestServer::start_as(options, Box::new(PageCache))
 }
 
-fn offer(id: u32, path: &str, data: &[u8]) -> Request {
+pub(super) fn offer(id: u32, path: &str, data: &[u8]) -> Request {
     Request::Push(PushRequest {
         id,
         path: path.as_bytes().to_vec().into(),
@@ -35,7 +35,7 @@ fn offer(id: u32, path: &str, data: &[u8]) -> Request {
     })
 }
 
-fn send(client: &mut TestClient, id: u32, offset: usize, data: &[u8]) {
+pub(super) fn send(client: &mut TestClient, id: u32, offset: usize, data: &[u8]) {
     for (index, piece) in data.chunks(128 << 10).enumerate() {
         let (offset, length) = ((offset + index * (128 << 10)) as u64, piece.len() as u64);
         let entry = DataEntry { n: 0, end: false, body: Body::Plain, offset, length, body_length: length };

@@ -200,6 +200,10 @@ impl Pushes {
                     shared.reply(&push.envelope, &Reply::Credit(PushCredit { id: push.id, bytes }));
                 }
             }
+            // Nothing more is to come: it says that the server is at work.
+            PushUpdate::OnItsWay => {
+                shared.reply(&push.envelope, &Reply::Credit(PushCredit { id: push.id, bytes: 0 }));
+            }
             PushUpdate::InPlace { digest, durable, seq, same } => {
                 // It counts all changes.
                 let may = |verb| shared.permissions.may(verb, push.path.as_bytes());

@@ -1,6 +1,7 @@
 //! Another source than a directory: in memory, by pages and pieces, with answers that fail and files that are replaced.
 
 mod model;
+mod push;
 
 use super::*;
 use crate::client::follow::{FollowEvent, FollowOptions};
