@@ -95,7 +95,7 @@ impl Bench {
     fn anonymous(&self, command: &str) -> String {
         command
             .replace(&*self.folder.path().to_string_lossy(), "DIR")
-            .replace(&*programs::peers_folder().to_string_lossy(), "bench/peers")
+            .replace(&format!("{}/", programs::workspace().display()), "")
             .replace("127.0.0.1:0/", "127.0.0.1:PORT/")
             .replace("127.0.0.1:0 --", "127.0.0.1:PORT --")
             .replace("--port 0 ", "--port PORT ")

@@ -400,7 +400,8 @@ fn content(bench: &Bench, store: Option<&Store>, tasks: &[Task]) -> Content {
              rclone ({}) and s5cmd ({}) have as many at a time, s5cmd 256 small objects; 20 receivers of them get the object from the store \
              each. With an *empty cache* each object goes from the store to the cache of `tow serve`, and from there to `tow get`, which verifies it: two more writes and reads \
              than without a cache, on the same disk and processors. With a *filled cache*, and from a *directory*, all was got from the same server once before. \
-             The server's CPU time has the store's, which is shown beside it: the store, the server and the receivers share {} cores. *GETs a piece* are requests to the store for each piece of 8 MiB, or small object.",
+             The server's CPU time has the store's, which is shown beside it: the store, the server and the receivers share {} cores. *GETs a piece* are \
+             requests to the store for each piece of 8 MiB, or small object.",
             size_text(large),
             size_text(part),
             count_text(count),
