@@ -52,7 +52,9 @@ pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> R
     let queue = Mutex::new(VecDeque::from(binaries));
     let failed = Mutex::new(Vec::new());
     let worker = || {
-        while let Some(binary) = lock(&queue).pop_front() {
+        loop {
+            // In the condition of a loop, the lock would be held while the binary runs.
+            let Some(binary) = lock(&queue).pop_front() else { break };
             if let Err(why) = run_binary(&binary, environment) {
                 lock(&failed).push(why);
             }
