@@ -24,8 +24,6 @@ pub enum Selection {
     Unit,
     /// Those of the real `tow` binary.
     Integration,
-    /// Those of the real `tow` binary that need servers of others: NATS, S3.
-    Cell,
 }
 
 /// A test binary that cargo has built.
@@ -100,11 +98,7 @@ fn binary(message: &Value) -> Option<Binary> {
     Some(Binary {
         package: folder.file_name()?.to_string_lossy().into_owned(),
         name: format!("{kind} {name}"),
-        selection: match name {
-            _ if !is_integration => Selection::Unit,
-            "bucket" | "cell" => Selection::Cell,
-            _ => Selection::Integration,
-        },
+        selection: if is_integration { Selection::Integration } else { Selection::Unit },
         executable: message["executable"].as_str()?.into(),
         folder,
     })
