@@ -204,7 +204,7 @@ fn clippy() -> Result<(), String> {
     let refused = ["--", "-D", "warnings"];
     let all = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
     check(cargo().args(all).args(locked()).args(refused))?;
-    let by_default = ["clippy", "-p", "towpath", "-p", "towpath-broker", "-p", "towpath-cell", "--lib", "--bins"];
+    let by_default = ["clippy", "--workspace", "--lib", "--bins"];
     check(cargo().args(by_default).args(locked()).args(refused))
 }
 
