@@ -25,7 +25,7 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
     // So that a run of the slowest takes seconds.
     let few = bench.requests(2000);
     let tow = Broker::Tow { journal: false };
-    let ours = |client| Setup::new(tow, Ends::Tow).client_ends(Ends::Python(client));
+    let ours = |client| Setup::new(tow, Ends::Tow).workers(0).client_ends(Ends::Python(client));
     let python = |broker, worker, client| Setup::new(broker, Ends::Python(worker)).client_ends(Ends::Python(client));
     let celery = |client| python(Broker::RedisCore, "celery", client);
     let majortomo = python(Broker::Majortomo, "majortomo", "majortomo-one");
