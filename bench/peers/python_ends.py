@@ -26,8 +26,8 @@ class Meter:
 
     def report(self, requests, replies):
         seconds, cpu = time.perf_counter() - self.begin, time.process_time() - self.cpu
-        times = sorted(self.times) or [0.0]
-        at = lambda share: times[min(len(times) - 1, int(len(times) * share))] * 1e6
+        times = sorted(self.times)
+        at = lambda share: times[min(len(times) - 1, int(len(times) * share))] * 1e6 if times else None
         print(json.dumps({"requests": requests, "replies": replies, "seconds": seconds, "cpu_seconds": cpu, "p50_us": at(0.5), "p99_us": at(0.99)}))
 
 

@@ -34,8 +34,9 @@ pub struct Report {
     pub seconds: f64,
     /// Its processor time meanwhile, without its start.
     pub cpu_seconds: Option<f64>,
-    pub p50_us: f64,
-    pub p99_us: f64,
+    /// Times of one request, where the program measures them.
+    pub p50_us: Option<f64>,
+    pub p99_us: Option<f64>,
     /// The longest time between two replies.
     pub longest_pause_ms: Option<f64>,
 }
@@ -121,8 +122,8 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
         worker_cpu_seconds: workers.map(|usage| usage.cpu_seconds),
         receiver_cpu_seconds: report.cpu_seconds.or(Some(finished.cpu_seconds)),
         server_peak_bytes: broker.and_then(|usage| usage.peak_bytes),
-        p50_us: Some(report.p50_us),
-        p99_us: Some(report.p99_us),
+        p50_us: report.p50_us,
+        p99_us: report.p99_us,
         resent: Some(report.resent),
         looks,
         ..Sample::default()

@@ -134,8 +134,8 @@ fn listing(bench: &Bench, look: Option<Look>) -> Result<Sample> {
         seconds: report.longest_pause_ms.context("no pause reported")? / 1e3,
         server_cpu_seconds: Some(usage.cpu_seconds),
         server_peak_bytes: usage.peak_bytes,
-        p50_us: Some(report.p50_us),
-        p99_us: Some(report.p99_us),
+        p50_us: report.p50_us,
+        p99_us: report.p99_us,
         looks,
         slow_rounds: Some(slow_rounds),
         ..Sample::default()

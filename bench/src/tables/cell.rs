@@ -178,8 +178,8 @@ fn sample(report: &Report, server_cpu: f64, store_cpu: Option<f64>, client_cpu: 
         server_cpu_seconds: Some(server_cpu),
         store_cpu_seconds: store_cpu,
         receiver_cpu_seconds: Some(client_cpu),
-        p50_us: Some(report.p50_us),
-        p99_us: Some(report.p99_us),
+        p50_us: report.p50_us,
+        p99_us: report.p99_us,
         resent: Some(report.resent),
         ..Sample::default()
     }

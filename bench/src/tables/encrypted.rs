@@ -129,8 +129,8 @@ fn pings<'a>(
             server_cpu_seconds: Some(usage.cpu_seconds),
             receiver_cpu_seconds: Some(finished.cpu_seconds),
             server_peak_bytes: usage.peak_bytes,
-            p50_us: Some(report.p50_us),
-            p99_us: Some(report.p99_us),
+            p50_us: report.p50_us,
+            p99_us: report.p99_us,
             ..Sample::default()
         }])
     };

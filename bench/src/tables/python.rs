@@ -78,8 +78,9 @@ fn content(many: u64, one: u64) -> Content {
         title: "Requests from Python".to_owned(),
         about: format!(
             "The package `towpath` beside others of its kind: up to {} requests of {SIZE} bytes with {AHEAD} in flight, or {} one after \
-             another, to a worker that echoes. The client's processor time is that of its process without its start. The other ends are \
-             the fastest that there are (`tow work`, `tow call`, a program in C for NATS), but where the row's library has only its own. \
+             another, to a worker that echoes. Celery has 2,000 requests, 100 of them in flight, so that a run takes seconds, and majortomo's client has one in flight: rows \
+             with fewer in flight are no measure of the others. The client's processor time is that of its process without its start. The other end is the \
+             fastest that there is (`tow work`, `tow call`, a program in C for NATS), unless the row's library has only its own. \
              Nothing is kept on a disk.",
             count_text(many),
             count_text(one),

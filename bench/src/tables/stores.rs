@@ -47,7 +47,7 @@ enum Source {
     EmptyCache,
     /// A bucket, once all was got from this server.
     FilledCache,
-    /// A directory, once all was got from this server or there is nobody else who gets it.
+    /// A directory. What is got from it was got once before, so that its digest is known; what goes into the bucket wasn't.
     Directory,
 }
 
@@ -399,9 +399,10 @@ fn content(bench: &Bench, store: Option<&Store>, tasks: &[Task]) -> Content {
              small ones of {}. *{ALONE}* is the crate that `tow` uses, without anything else: ranges and parts of 8 MiB, 8 at a time, or 32 small objects. \
              rclone ({}) and s5cmd ({}) have as many at a time, s5cmd 256 small objects; 20 receivers of them get the object from the store \
              each. With an *empty cache* each object goes from the store to the cache of `tow serve`, and from there to `tow get`, which verifies it: two more writes and reads \
-             than without a cache, on the same disk and processors. With a *filled cache*, and from a *directory*, all was got from the same server once before. \
-             The server's CPU time has the store's, which is shown beside it: the store, the server and the receivers share {} cores. *GETs a piece* are \
-             requests to the store for each piece of 8 MiB, or small object.",
+             than without a cache, on the same disk and processors. With a *filled cache*, and from a *directory*, all was got from the same server once \
+             before, but for the file that goes into the bucket: the server hashes it meanwhile. \
+             The server's CPU time has the store's, which is shown beside it: the store, the server and the receivers share {} cores. *GETs a piece* are what our server \
+             asked the store for, by its own count and without retries, for each piece of 8 MiB or small object.",
             size_text(large),
             size_text(part),
             count_text(count),

@@ -61,7 +61,7 @@ pub trait Version: Debug + Send + Sync + Sized + 'static {
     const TOGETHER_MAX: usize = 1;
 
     /// Reads all of several small versions, which have at most [`PIECE_BYTES`] together, and hands over each content, or why there is none, with
-    /// its index. Those that are left out are read alone by whoever wants them. Blocks, and ends by itself.
+    /// its index. Those that are left out are read one by one. Blocks, and ends by itself.
     fn read_together(versions: &[&Self], each: &mut Each<'_, Self::Error>) {
         let _ = (versions, each);
     }
@@ -145,7 +145,7 @@ pub struct Figures {
     pub bytes_max: u64,
     /// Pieces that were there.
     pub hits: u64,
-    /// Pieces that were fetched from the store.
+    /// Pieces that were fetched into it.
     pub fetched: u64,
     /// Their bytes.
     pub fetched_bytes: u64,

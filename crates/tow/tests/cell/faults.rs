@@ -157,7 +157,7 @@ fn random_faults_lose_nothing_and_no_request_has_two_outcomes() {
     let seed = number("TOWPATH_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("TOWPATH_SEED={seed}");
     let mut world = World { cell, brokers, endpoints, random: Random::new(seed), has_network, size };
-    for index in 0..number("TOWPATH_CELL_FAULTS").unwrap_or(12) {
+    for index in 0..number("TOWPATH_CELL_FAULTS").unwrap_or(20) {
         let faults = world.choose();
         let hold = Duration::from_millis(300 + 500 * world.random.below(7));
         println!("{index}: {faults:?} for {hold:?}");

@@ -159,7 +159,7 @@ fn entry(directory: &RelPath, of: &ListEntry) -> Option<Entry> {
         EntryKind::Dir => FileKind::Dir,
         EntryKind::Link => FileKind::Link,
         EntryKind::Other => FileKind::Other,
-        // Whoever fetches one that can't be read learns why.
+        // Fetching one that can't be read says why.
         EntryKind::File | EntryKind::Error => FileKind::File,
     };
     Some(Entry { name: name.into(), kind, size: of.size, modified: of.mtime, mode: of.mode })
@@ -184,7 +184,7 @@ fn attributes(path: &RelPath, of: &ListEntry) -> Attributes {
     listed(path.as_bytes(), kind, (of.size, of.mtime, of.mode))
 }
 
-/// Attributes without a version: whoever opens the file gets those of the version that is there then.
+/// Attributes without a version: opening the file gives those of the current one.
 fn listed(path: &[u8], kind: FileKind, (size, modified, mode): (u64, Timestamp, u32)) -> Attributes {
     let parts = [path, &size.to_le_bytes(), &modified.seconds.to_le_bytes(), &modified.nanoseconds.to_le_bytes()];
     Attributes { kind, size, modified, mode, validator: Validator::of(&parts), local: None }

@@ -87,7 +87,7 @@ impl KnownFiles {
     }
 }
 
-/// Questions that are asked once at a time: whoever has the same one meanwhile waits, and finds the answer.
+/// Each question is asked once at a time: callers with the same one wait for its answer.
 #[derive(Debug)]
 pub(super) struct Questions<K>(Mutex<HashMap<K, Arc<Mutex<()>>>>);
 
