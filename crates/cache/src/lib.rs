@@ -225,10 +225,12 @@ impl<V: Version> Cache<V> {
             self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
-        let flight = self.begin(version, index, id, false);
-        match self.0.wait(&flight)? {
-            Outcome::Kept(piece) => Ok(Some(piece)),
-            Outcome::NotKept => {
+        let (flight, is_own) = self.begin(version, index, id, false);
+        match self.0.wait(&flight) {
+            Ok(Outcome::Kept(piece)) => Ok(Some(piece)),
+            Err(error) if is_own => Err(error),
+            // What another version with the same content failed for needn't be true of this one.
+            Ok(Outcome::NotKept) | Err(_) => {
                 self.0.counts.bypassed.fetch_add(1, Ordering::Relaxed);
                 Ok(None)
             }
@@ -244,21 +246,22 @@ impl<V: Version> Cache<V> {
         }
     }
 
-    fn begin(&self, version: &Arc<V>, index: u64, id: Id, is_ahead: bool) -> Arc<Flight<V::Error>> {
+    /// The request for a piece, and whether it began with this call.
+    fn begin(&self, version: &Arc<V>, index: u64, id: Id, is_ahead: bool) -> (Arc<Flight<V::Error>>, bool) {
         let mut state = self.0.lock();
         if let Some(flight) = state.flights.get(&id) {
             let flight = Arc::clone(flight);
             if !is_ahead {
                 state.hurry(&id);
             }
-            return flight;
+            return (flight, false);
         }
         let flight = Arc::new(Flight { id, outcome: Mutex::default(), is_over: Condvar::new() });
         let version = Arc::clone(version);
         let fetch = Fetch { version, index, flight: Arc::clone(&flight), is_ahead };
         if is_ahead {
             if state.queue.iter().filter(|fetch| fetch.is_ahead).count() >= AHEAD_WAITING_MAX {
-                return flight;
+                return (flight, true);
             }
             state.queue.push_back(fetch);
         } else {
@@ -274,7 +277,7 @@ impl<V: Version> Cache<V> {
         }
         drop(state);
         self.0.wanted.notify_one();
-        flight
+        (flight, true)
     }
 
     fn start_thread(&self, state: &mut State<V>) {
@@ -393,10 +396,7 @@ impl<V: Version> Inner<V> {
     ) -> Result<Outcome, V::Error> {
         let mut writing = match self.directory.write(id) {
             Ok(writing) => writing,
-            Err(error) => {
-                self.broke(&error.to_string());
-                return Ok(Outcome::NotKept);
-            }
+            Err(error) => return Ok(self.not_written(&error)),
         };
         let mut failed = None;
         fill(&mut |bytes| {
@@ -405,10 +405,7 @@ impl<V: Version> Inner<V> {
             failed.is_none()
         })?;
         if let Some(error) = failed {
-            self.broke(&error.to_string());
-            self.lock().open.clear();
-            self.evictor.hurry();
-            return Ok(Outcome::NotKept);
+            return Ok(self.not_written(&error));
         }
         match writing.finish(length) {
             Ok(piece) => {
@@ -417,11 +414,16 @@ impl<V: Version> Inner<V> {
                 self.evictor.added(length);
                 Ok(Outcome::Kept(Arc::new(piece)))
             }
-            Err(error) => {
-                self.broke(&error.to_string());
-                Ok(Outcome::NotKept)
-            }
+            Err(error) => Ok(self.not_written(&error)),
         }
+    }
+
+    /// The disk couldn't take a piece: it may be full, of bytes or of files.
+    fn not_written(&self, error: &std::io::Error) -> Outcome {
+        self.broke(&error.to_string());
+        self.lock().open.clear();
+        self.evictor.hurry();
+        Outcome::NotKept
     }
 
     /// Waits for the outcome of a request. If no byte comes into the cache for long, as when its disk hangs, the reader helps itself.

@@ -100,3 +100,56 @@ fn what_is_wanted_soon_is_fetched_together_and_once() {
     (0..COUNT).filter(|number| number % 10 < 8).for_each(|number| assert!(read(number).is_ok()));
     assert_eq!(place.alone.load(Ordering::SeqCst), before);
 }
+
+/// One of two places that have the same content, of which one is gone.
+#[derive(Clone, Debug)]
+struct Twin {
+    content: u64,
+    is_gone: bool,
+    place: Arc<Place>,
+}
+
+impl Version for Twin {
+    type Error = String;
+
+    fn size(&self) -> u64 {
+        8
+    }
+
+    fn id(&self) -> [u8; 32] {
+        *blake3::hash(&self.content.to_le_bytes()).as_bytes()
+    }
+
+    fn read(&self, range: Range<u64>, take: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), String> {
+        if self.is_gone {
+            self.place.alone.fetch_add(1, Ordering::SeqCst);
+            self.place.wait();
+            return Err("it is gone".to_owned());
+        }
+        take(&self.content.to_le_bytes()[range.start as usize..range.end as usize]);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_one_place_fails_for_is_not_said_of_another() {
+    let folder = TempDir::new().unwrap();
+    let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
+    // So often that some readers wait for the request that fails.
+    for content in 0..50u64 {
+        let place = Arc::new(Place::default());
+        let twin = |is_gone| Content::new(Some(cache.clone()), Twin { content, is_gone, place: Arc::clone(&place) });
+        twin(true).begin();
+        let there = twin(false);
+        let reader = std::thread::spawn(move || {
+            let mut buffer = [0; 8];
+            there.read_at(&mut buffer, 0).map(|count| (count, buffer))
+        });
+        while place.alone.load(Ordering::SeqCst) == 0 && !reader.is_finished() {
+            std::thread::yield_now();
+        }
+        *place.may_answer.lock().unwrap() = true;
+        place.changed.notify_all();
+        assert_eq!(reader.join().unwrap(), Ok((8, content.to_le_bytes())));
+    }
+}

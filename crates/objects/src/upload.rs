@@ -123,7 +123,15 @@ impl Upload {
         if body.contains("<Error>") {
             return Err(Error::of_response(self.store.place(self.key.as_ref()), 500, &body));
         }
-        Ok(element(&body, "ETag").map(|tag| tag.replace("&quot;", "\"").replace("&#34;", "\"")))
+        let Some(tag) = element(&body, "ETag") else {
+            let place = self.store.place(self.key.as_ref());
+            return Err(Error::new(
+                Kind::Unreachable,
+                place,
+                "the answer to the completion of an upload is incomplete",
+            ));
+        };
+        Ok(Some(tag.replace("&quot;", "\"").replace("&#34;", "\"")))
     }
 
     /// Removes what was put. Waits for the store's answer. Parts that are being put then fail.

@@ -359,8 +359,10 @@ impl Exchange {
                 Ok(())
             }
             ConnectionEvent::Inbound(inbound) => {
-                let hello = hello(&inbound);
-                let is_alive = operation.wait_limit() == WaitLimit::WhileAlive && hello.is_some();
+                let waits_while_alive = operation.wait_limit() == WaitLimit::WhileAlive;
+                let wanted = waits_while_alive || self.options.via.is_some();
+                let hello = wanted.then(|| hello(&inbound)).flatten();
+                let is_alive = waits_while_alive && hello.is_some();
                 if let Some((via, hello)) = self.options.via.as_ref().zip(hello) {
                     via.set_above(&hello.via).map_err(|error| Error::unmet(error.to_string()))?;
                 }

@@ -1,12 +1,13 @@
 //! Versions of files, read by ranges on the callers' threads.
 
-use super::reading::{Info, Reading};
+use super::reading::{Info, Reading, leaves_announced};
 use crate::client::connection::Connection;
 use crate::client::exchange::{Connector, Operation, Turn, WaitLimit};
 use crate::digest::{Digest, Digested, Leaf, LeafSize};
 use crate::error::Error;
 use crate::limits::{CHUNK_BYTES_DEFAULT, FETCH_FILES_MAX};
 use crate::path::RelPath;
+use crate::protocol::ErrorCode;
 use crate::protocol::assembler::Inbound;
 use crate::protocol::control::{
     DigestReply, DigestWish, ErrorReply, FetchFile, FetchRequest, FileAnswer, FileMetadata, FilesReply, Reply, Request,
@@ -20,6 +21,8 @@ use towpath_blocking::CancelToken;
 
 /// The number of the only request on a connection.
 const ID: u32 = 1;
+/// How long values of leaves are waited for. The server may have to hash the file again, and goes on when it is asked again.
+const LEAVES_TIME: Duration = Duration::from_secs(20);
 
 /// A version of a file of a server, from [`FileClient::look_up`](crate::client::FileClient::look_up). Clones share the values of its leaves: 32
 /// bytes for each MiB of a file that was read.
@@ -33,9 +36,7 @@ pub struct KnownFile {
 
 impl KnownFile {
     fn new(path: &RelPath, of: &FileMetadata, (digest, leaf_bytes): (Digest, u64)) -> Result<KnownFile, Error> {
-        let Ok(leaves) = LeafSize::announced(leaf_bytes, of.size) else {
-            return Error::protocol("an impossible leaf size");
-        };
+        let leaves = leaves_announced(leaf_bytes, of.size)?;
         let info = Info { size: of.size, modified: of.mtime, digest, leaves };
         Ok(KnownFile { path: path.clone(), info, mode: of.mode, digested: Arc::default() })
     }
@@ -87,14 +88,15 @@ pub(in crate::client) fn look_up(
     }
     let (ends, began) = (Instant::now() + limit, vec![None; paths.len()]);
     let found = paths.iter().map(|_| None).collect();
-    let mut look = LookUp { paths, ends, found, began, is_over: false };
+    let mut look = LookUp { paths, ends, found, began, is_answered: false, is_over: false };
     let mut exchange = connector.exchange(cancel)?;
     match exchange.run(&mut look) {
         Ok(true) => connector.keep(exchange, &Ok(())),
-        Ok(false) => exchange.close(),
-        Err(error) => {
+        Ok(false) if look.is_answered => exchange.close(),
+        ended => {
             exchange.close();
-            return Err(error);
+            ended?;
+            return Err(Error::Stalled { seconds: limit.as_secs(), connected: false });
         }
     }
     Ok(look.found)
@@ -107,6 +109,8 @@ struct LookUp<'a> {
     found: Vec<Option<Result<KnownFile, Error>>>,
     /// Metadata of files whose digest isn't known.
     began: Vec<Option<FileMetadata>>,
+    /// The server has said something about them.
+    is_answered: bool,
     is_over: bool,
 }
 
@@ -181,6 +185,7 @@ impl Operation for LookUp<'_> {
         };
         match Reply::decode(&json)? {
             Reply::Files(FilesReply { id: ID, files }) => {
+                self.is_answered = true;
                 files.into_iter().try_for_each(|answer| self.answer(answer))?;
             }
             Reply::Digest(digest) if digest.id == ID => self.digest(digest)?,
@@ -220,9 +225,10 @@ pub(in crate::client) fn leaves(
     if let Some(known) = &*known {
         return Ok(Arc::clone(known));
     }
-    let mut values = Values(Driven::new(Reading::of_values(file.path.clone(), file.info)));
+    let ends = Instant::now() + LEAVES_TIME;
+    let mut values = Values { driven: Driven::new(Reading::of_values(file.path.clone(), file.info)), ends };
     connector.run(&mut values, cancel)?;
-    let leaves_of = values.0.reading.into_values().into();
+    let leaves_of = values.driven.reading.into_values().into();
     let digested = Arc::new(Digested { digest, leaf_size: leaves, leaves: leaves_of });
     *known = Some(Arc::clone(&digested));
     Ok(digested)
@@ -299,26 +305,40 @@ impl Driven {
 }
 
 /// The values of a file's leaves, until they are there.
-struct Values(Driven);
+struct Values {
+    driven: Driven,
+    ends: Instant,
+}
 
 impl Operation for Values {
     type Outcome = ();
 
     fn turn(&mut self, connection: &mut Connection, now: Instant) -> Result<Turn<()>, Error> {
-        Ok(if self.0.reading.info().is_some() { Turn::Over(()) } else { self.0.turn(connection, now) })
+        if self.driven.reading.info().is_some() {
+            return Ok(Turn::Over(()));
+        }
+        let left = self.ends.saturating_duration_since(now);
+        match self.driven.turn(connection, now) {
+            _ if left.is_zero() => {
+                let message = "the server is hashing the file".to_owned();
+                Err(Error::Refused { code: ErrorCode::Busy, message })
+            }
+            Turn::Wait(wait) => Ok(Turn::Wait(wait.min(left))),
+            over @ Turn::Over(()) => Ok(over),
+        }
     }
 
     fn connected(&mut self, connection: &mut Connection, now: Instant) -> Result<(), Error> {
-        self.0.connected(connection, now);
+        self.driven.connected(connection, now);
         Ok(())
     }
 
     fn lost(&mut self, _reason: &str) -> Result<bool, Error> {
-        self.0.lost()
+        self.driven.lost()
     }
 
     fn inbound(&mut self, inbound: Inbound, _connection: &mut Connection, now: Instant) -> Result<bool, Error> {
-        self.0.reading.inbound(inbound, now)
+        self.driven.reading.inbound(inbound, now)
     }
 
     fn wait_limit(&self) -> WaitLimit {
@@ -327,7 +347,7 @@ impl Operation for Values {
     }
 
     fn failed(&mut self, error: Error) -> Result<(), Error> {
-        Err(self.0.reading.stalled(error))
+        Err(self.driven.reading.stalled(error))
     }
 }
 

@@ -108,6 +108,18 @@ impl Fetch {
     }
 }
 
+/// The size of a file's leaves, unless one of them is more than what is kept in memory.
+pub(super) fn leaves_announced(leaf_bytes: u64, size: u64) -> Result<LeafSize, Error> {
+    let Ok(leaves) = LeafSize::announced(leaf_bytes, size) else {
+        return Error::protocol("an impossible leaf size");
+    };
+    if leaf_bytes.min(size) > LEAF_BYTES_MAX {
+        let message = "the file is too large to be read in parts".to_owned();
+        return Err(Error::Unmet { code: ErrorCode::Unsupported, message });
+    }
+    Ok(leaves)
+}
+
 impl Reading {
     pub(super) fn new(path: RelPath, window: u64) -> Self {
         Self {
@@ -433,13 +445,7 @@ impl Reading {
         match self.stage {
             Stage::Metadata(awaited) if awaited == id => {
                 let Some(digest) = digest else { return Error::protocol("no digest, although it was requested") };
-                let Ok(leaves) = LeafSize::announced(leaf_bytes, size) else {
-                    return Error::protocol("an impossible leaf size");
-                };
-                if leaf_bytes.min(size) > LEAF_BYTES_MAX {
-                    let message = "the file is too large to be read in parts".to_owned();
-                    return Err(Error::Unmet { code: ErrorCode::Unsupported, message });
-                }
+                let leaves = leaves_announced(leaf_bytes, size)?;
                 let info = Info { size, modified: mtime, digest, leaves };
                 if leaves.count() == 1 {
                     self.values = vec![digest.0];

@@ -93,14 +93,16 @@ impl Wholes<'_> {
     fn body(&mut self, entry: &DataEntry) -> Result<(), Error> {
         let at = entry.n as usize;
         let Some(file) = self.files.get(at) else { return Error::protocol("a file that wasn't requested") };
-        if entry.offset == 0 {
+        let now = (!self.over.get(at).copied().unwrap_or(true)).then_some(at);
+        if entry.offset == 0 || now != self.now {
             self.content.clear();
         }
-        self.now = (!self.over.get(at).copied().unwrap_or(true)).then_some(at);
+        self.now = now;
         if self.now.is_none() {
             return Ok(());
         }
-        let is_next = entry.offset == self.content.len() as u64 && entry.length <= file.size() - entry.offset;
+        let is_next = entry.offset == self.content.len() as u64
+            && file.size().checked_sub(entry.offset).is_some_and(|left| entry.length <= left);
         if !is_next || entry.body == Body::Zstd {
             return Error::protocol("a piece that wasn't requested, or is out of order");
         }

@@ -167,7 +167,8 @@ fn entry(directory: &RelPath, of: &ListEntry) -> Option<Entry> {
 
 /// Makes the links to files what they lead to. Those to directories aren't followed, as they may lead to one above.
 fn follow_links(path: &RelPath, entries: &mut [Entry], followed: Entries) -> Result<(), Error> {
-    for of in followed {
+    // What came since the first listing is left out.
+    for of in followed.take(ENTRIES_MAX) {
         let of = of?;
         let Some(followed) = entry(path, &of).filter(|_| of.kind == EntryKind::File) else { continue };
         let at = entries.binary_search_by(|entry| entry.name.cmp(&followed.name));

@@ -93,11 +93,11 @@ impl Shared {
         }
         let (began, mut outcome) = (Instant::now(), ask());
         // The connection may have been lost before this question.
-        if began.elapsed() < LOST_TIME && matches!(&outcome, Err(error) if error.fault() == Fault::Network) {
+        if began.elapsed() < LOST_TIME && matches!(&outcome, Err(error) if is_out(error)) {
             outcome = ask();
         }
         match &outcome {
-            Err(error) if error.fault() == Fault::Network => self.is_away(error),
+            Err(error) if is_out(error) => self.is_away(error),
             _ => {
                 if self.away_until().take().is_some() {
                     tracing::info!("the origin is back");
@@ -134,7 +134,7 @@ impl Shared {
                     self.known.note_slow(path.clone(), SLOW_TIME);
                     Err(slow())
                 }
-                Err(error) => match self.known.last(path).filter(|_| error.fault() == Fault::Network) {
+                Err(error) => match self.known.last(path).filter(|_| is_out(&error)) {
                     Some(last) => Ok(last),
                     None => Err(failed(&error)),
                 },
@@ -159,7 +159,7 @@ impl Shared {
             });
             match listed {
                 Ok(found) => found,
-                Err(error) => match self.known.last(path).filter(|_| error.fault() == Fault::Network) {
+                Err(error) => match self.known.last(path).filter(|_| is_out(&error)) {
                     Some(file) => Ok(Found::File(attributes(&file))),
                     None => Err(failed(&error)),
                 },
@@ -309,6 +309,11 @@ impl Pieces for OriginFile {
     fn file_at(&self, offset: u64, length: u64, may_wait: bool) -> Result<Option<(Arc<File>, u64)>, RootError> {
         self.outcome(self.content.file_at(offset, length, may_wait))
     }
+}
+
+/// Whether the origin can't be reached, or has said nothing for too long.
+fn is_out(error: &Error) -> bool {
+    error.fault() == Fault::Network || matches!(error, Error::Stalled { .. })
 }
 
 fn slow() -> RootError {
