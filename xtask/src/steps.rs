@@ -50,7 +50,7 @@ const WAITING: &[(&str, &str)] = &[("RUST_TEST_THREADS", "4")];
 const LONG: &[(&str, &str)] =
     &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SEEDS", "3000")];
 
-/// Features that a build by default lacks. The steps build with them, once for all of them; packages have them, too.
+/// Features that are off by default. Packages have them, and the steps share one build with them.
 pub const FEATURES: &str = "towpath/nats,towpath/s3";
 
 /// How to run the steps.
@@ -199,25 +199,25 @@ pub fn build() -> Result<(), String> {
     check(cargo().args(["test", "--workspace", "--no-run", "--features", FEATURES]).args(locked()))
 }
 
-/// Lints everything with all features, and what is another code without them.
+/// Lints all targets with all features, then the default build, whose code differs.
 fn clippy() -> Result<(), String> {
     let refused = ["--", "-D", "warnings"];
-    let all = ["clippy", "--workspace", "--all-targets", "--features", FEATURES];
+    let all = ["clippy", "--workspace", "--all-targets", "--all-features"];
     check(cargo().args(all).args(locked()).args(refused))?;
     let by_default = ["clippy", "--workspace", "--lib", "--bins"];
     check(cargo().args(by_default).args(locked()).args(refused))
 }
 
-/// Without the servers of others, their tests are skipped, but in CI that is a failure.
+/// Tests that need NATS or S3 are skipped where the server is missing; in CI that is a failure.
 fn integration(jobs: usize, long: &[(&str, &str)]) -> Result<(), String> {
-    let servers = match python::nats_server().and_then(|nats| Ok([("NATS_SERVER", nats), ("WEED", python::weed()?)])) {
-        Ok(servers) => servers.map(|(name, path)| (name, path.to_string_lossy().into_owned())).to_vec(),
-        Err(why) if in_ci() => return Err(why),
-        Err(why) => {
-            println!("without tests of cells and buckets: {why}");
-            Vec::new()
+    let mut servers = Vec::new();
+    for (name, found) in [("NATS_SERVER", python::nats_server()), ("WEED", python::weed())] {
+        match found {
+            Ok(path) => servers.push((name, path.to_string_lossy().into_owned())),
+            Err(why) if in_ci() => return Err(why),
+            Err(why) => println!("skipped: tests that need {name}: {why}"),
         }
-    };
+    }
     let servers: Vec<_> = servers.iter().map(|(name, path)| (*name, path.as_str())).collect();
     tests::run(Selection::Integration, jobs, &[long, WAITING, &servers].concat())
 }

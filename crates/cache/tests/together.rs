@@ -135,7 +135,7 @@ impl Version for Twin {
 fn what_one_place_fails_for_is_not_said_of_another() {
     let folder = TempDir::new().unwrap();
     let cache = Cache::open(folder.path(), CACHE_BYTES_MIN).unwrap();
-    // So often that some readers wait for the request that fails.
+    // Fifty times, so that some readers wait for the request that fails.
     for content in 0..50u64 {
         let place = Arc::new(Place::default());
         let twin = |is_gone| Content::new(Some(cache.clone()), Twin { content, is_gone, place: Arc::clone(&place) });
