@@ -289,18 +289,13 @@ mod tests {
         ]
     }
 
+    fn header_of(kind: Kind) -> Header {
+        Header { kind, epoch: 1, broker: [0; 16], block: 1, part: 1, parts: 1, previous: 0, last_id: 0 }
+    }
+
     #[test]
     fn content_that_would_be_too_large_or_is_not_compressed_is_refused() {
-        let header = Header {
-            kind: Kind::Records,
-            epoch: 1,
-            broker: [0; 16],
-            block: 1,
-            part: 1,
-            parts: 1,
-            previous: 0,
-            last_id: 0,
-        };
+        let header = header_of(Kind::Records);
         let with = |content: &[u8]| {
             let mut message = header.encode(&[]).0.to_vec();
             message[11] = 1;
@@ -389,16 +384,7 @@ mod tests {
 
     #[test]
     fn other_versions_are_named() {
-        let header = Header {
-            kind: Kind::Beat,
-            epoch: 1,
-            broker: [0; 16],
-            block: 1,
-            part: 1,
-            parts: 1,
-            previous: 0,
-            last_id: 0,
-        };
+        let header = header_of(Kind::Beat);
         let mut message = header.encode(&[0; SECRET_BYTES]).0.to_vec();
         message[8] = 9;
         assert_eq!(Header::decode(&message), Err(BadMessage::Version(9)));

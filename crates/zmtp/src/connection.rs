@@ -366,6 +366,7 @@ impl<F> Connection<F> {
     pub fn closed(&self) -> Option<Error> {
         match self.phase {
             Phase::Greeting { begun: true } => Some(Error::ClosedAtGreeting { ours: self.mechanism.name() }),
+            Phase::Greeting { begun: false } => Some(Error::ClosedWithoutGreeting { ours: self.mechanism.name() }),
             Phase::Handshake { .. } => self.mechanism.closed(),
             _ => None,
         }

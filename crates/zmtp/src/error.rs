@@ -44,6 +44,12 @@ pub enum Error {
         /// This side's mechanism.
         ours: &'static str,
     },
+    /// The peer closed the connection without a byte of its greeting: a check of the port, or libzmq, if it read the other greeting first.
+    #[error("the peer closed the connection without a greeting: a check of the port, or it isn't set up for {ours}")]
+    ClosedWithoutGreeting {
+        /// This side's mechanism.
+        ours: &'static str,
+    },
     /// The peer saw another version in this side's greeting than was sent.
     #[error("the greeting was changed on its way: the peer saw another version of ZMTP in it than we sent")]
     GreetingChanged,

@@ -187,7 +187,8 @@ impl Content {
         }
         if !self.parts.contains_key(&index) {
             // Without the next one, those behind it would never leave the memory.
-            if is_full && index != self.next {
+            let has_gap = index == self.next && !self.parts.is_empty();
+            if is_full && !has_gap {
                 return Ok(false);
             }
             let length = usize::try_from(self.part_length(index)).map_err(|error| error.to_string())?;
@@ -269,6 +270,7 @@ mod tests {
         assert_eq!(zeros(1, false), (PART_BYTES, vec![]));
         assert_eq!(zeros(2, true), (0, vec![]));
         assert_eq!(zeros(0, true), (PART_BYTES, vec![0, 1]));
-        assert_eq!(zeros(2, true), (PART_BYTES, vec![2]));
+        assert_eq!(zeros(2, true), (0, vec![]));
+        assert_eq!(zeros(2, false), (PART_BYTES, vec![2]));
     }
 }

@@ -20,6 +20,7 @@ use crate::server::source::{Attributes, NewContent, NewFile, Put, Replaced, Sour
 use crate::server::{Failure, RECEIPTS};
 use crate::transfer::{ContentKey, DiskCommand};
 use bytes::Bytes;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Orders, Sender};
@@ -95,7 +96,7 @@ impl StoreJobs {
         let (path, size, may_know) = (push.path(), push.request.size, push.sees.content);
         let has_condition = matches!(push.request.expected, Expected::Digest(_));
         let look = move || {
-            let found = shared.look(&path, |there| may_know && (has_condition || there.size == size));
+            let found = or_failed(|| shared.look(&path, |there| may_know && (has_condition || there.size == size)));
             let _ = orders.send(Order::Looked(number, found));
         };
         // Fails only without any thread.
@@ -117,7 +118,7 @@ impl StoreJobs {
         };
         let pool = if let Arrived::Bytes(_) = arrived { &self.short } else { &self.long };
         let put = move || {
-            let outcome = shared.put(&putting, &arrived);
+            let outcome = or_failed(|| shared.put(&putting, &arrived));
             drop(arrived);
             let _ = orders.send(Order::Stored(number, outcome));
         };
@@ -276,8 +277,10 @@ impl Receiver {
     /// that is so.
     pub(super) fn take_over(&mut self, requester: Requester, request: &PushRequest, local: &RelPath) -> bool {
         let is_its = |push: &Push| {
-            let is_same = (push.requester.tenant, push.request.digest, push.request.expected)
-                == (requester.tenant, request.digest, request.expected);
+            let of = |request: &PushRequest| {
+                (request.digest, request.expected, request.mtime, request.mode, request.durable)
+            };
+            let is_same = push.requester.tenant == requester.tenant && of(&push.request) == of(request);
             push.local == *local && push.is_on_its_way() && is_same && request.content.is_none()
         };
         let Some((number, push)) =
@@ -349,6 +352,14 @@ impl Push {
     fn is_on_its_way(&self) -> bool {
         matches!(self.stage, Stage::Putting) && self.left == 0 && self.request.size > 0
     }
+}
+
+/// A job has an outcome in any case, or its push and its path would wait for ever.
+fn or_failed<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| {
+        tracing::error!("a job of the store panicked");
+        Err(Failure::new(ErrorCode::Io, "the server failed: see its log"))
+    })
 }
 
 fn ending() -> Failure {
