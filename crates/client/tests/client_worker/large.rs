@@ -41,7 +41,8 @@ fn a_worker_without_a_place_for_large_bodies_leaves_them_to_others() {
         // There is nobody else.
         let short = CallOptions { ttl: Some(Duration::from_millis(300)), ..CallOptions::default() };
         let error = client.call_with("work", vec![0; 2 * MIB], short).await.unwrap_err();
-        assert_eq!(error.status(), Some(Status::EXPIRED));
+        // It may be on its way to that worker just then.
+        assert!(matches!(error.status(), Some(Status::EXPIRED | Status::TIMED_OUT)), "{error}");
         let workers = client.call("mmi.workers", "work").await.unwrap().body.to_vec_limited(MIB).unwrap();
         assert!(String::from_utf8_lossy(&workers).contains("/proc/nowhere"), "{}", String::from_utf8_lossy(&workers));
         let _with = Worker::at_once(here, "work", options(1, Dialect::Auto), |_| Body::from("with")).unwrap();
