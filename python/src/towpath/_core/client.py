@@ -233,6 +233,9 @@ class ClientSession:
             if size is not None:
                 self._in_flight -= 1
                 self._in_flight_bytes -= size
+                # It isn't sent again, and the broker must not wait for the number.
+                if status != 409:
+                    self._confirm(number, 1, now)
             return
         self._in_flight -= 1
         self._in_flight_bytes -= len(entry[2])

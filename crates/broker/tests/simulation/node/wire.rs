@@ -45,6 +45,9 @@ pub struct Wire {
     begins: usize,
     /// The block of a message whose attached body is still coming.
     coming: Option<Bytes>,
+    /// A body has come as a stream. What comes behind it waits until it is on the disk, and is lost if a stock worker is dismissed
+    /// for that message.
+    has_streamed: bool,
 }
 
 /// The messages that are really sent.
@@ -68,6 +71,7 @@ impl Wire {
             replied: BTreeSet::new(),
             begins: 0,
             coming: None,
+            has_streamed: false,
         }
     }
 
@@ -88,6 +92,7 @@ impl Wire {
     }
 
     pub fn incoming(&mut self, now: Millis, id: PeerId, packet: &Packet, happened: &mut Vec<Event>) {
+        self.has_streamed |= matches!(packet, Packet::BodyStart { .. });
         match packet {
             Packet::Frames(frames) => self.message(now, id, frames, happened),
             Packet::BodyStart { head, .. } if head.len() == 2 => self.coming = head.get(1).cloned(),
@@ -165,7 +170,7 @@ impl Wire {
         let Some(&(key, _)) = self.known.borrow().get(&token.0).filter(|(_, life)| *life == self.life) else { return };
         if command[..] != [last] {
             self.in_parts.borrow_mut().insert(key);
-        } else if self.begins == 1 && !self.in_parts.borrow().contains(&key) {
+        } else if self.begins == 1 && !self.has_streamed && !self.in_parts.borrow().contains(&key) {
             self.replied.insert(key);
             happened.push(Event::Replied { node: self.node, life: self.life, key });
         }

@@ -159,6 +159,10 @@ impl Session {
             if let Some(length) = self.abandoned.remove(&number) {
                 self.in_flight = self.in_flight.saturating_sub(1);
                 self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
+                // It isn't sent again, and the broker must not wait for the number.
+                if status != Status::CONFLICT {
+                    self.acks.add(number, now);
+                }
             }
             return;
         };

@@ -250,6 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn cancelled_requests_that_are_refused_are_acknowledged() {
+        let mut session = asking();
+        assert!(session.cancel(2, AT(40)).is_some());
+        session.pump(AT(40), &mut Block::default(), 10_000);
+        receives(&mut session, |said| ToClient::refused(said, 2, Status::UNAVAILABLE, 60_000, "later"));
+        session.hurry(AT(50));
+        let mut block = Block::default();
+        session.pump(AT(50), &mut block, 10_000);
+        assert_eq!(block.drain().next().unwrap().block[..], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1]);
+    }
+
+    #[test]
     fn due_records_wait_for_space() {
         let mut session = asking();
         receives(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
