@@ -4,6 +4,7 @@
 
 mod hostile_server;
 mod interrupted;
+mod known_files;
 mod opening;
 mod real_server;
 mod streams;
