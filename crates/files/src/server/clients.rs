@@ -420,8 +420,10 @@ impl Clients {
     /// The server's statistics, without its connections.
     pub(super) fn stats(&self) -> Stats {
         let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
-        let cache = self.pool.context().served.source().and_then(|source| source.cache());
-        Stats { counters: self.counters, pools, quotas, cache, ..Stats::default() }
+        let source = self.pool.context().served.source();
+        let (cache, outage) =
+            (source.as_ref().and_then(|source| source.cache()), source.and_then(|source| source.outage()));
+        Stats { counters: self.counters, pools, quotas, cache, outage, ..Stats::default() }
     }
 
     /// How many follows there are, and up to which number the last of them has everything.

@@ -1,7 +1,7 @@
 //! Statistics of a running server.
 
 use super::pace::Pace;
-use super::source::CacheStats;
+use super::source::{CacheStats, Outage};
 use crate::protocol::control::Slow;
 use crate::relay::HolderStats;
 use std::time::Instant;
@@ -36,6 +36,8 @@ pub struct Stats {
     pub quotas: Vec<QuotaStats>,
     /// The cache of what is served, if it has one.
     pub cache: Option<CacheStats>,
+    /// The outage of where its files are, if there is one.
+    pub outage: Option<Outage>,
 }
 
 /// A client.

@@ -47,6 +47,9 @@ fn sending(send: impl Fn(u32) -> Answer + Send + 'static) -> HostileServer {
     })
 }
 
+/// Its name, which of the files are right, and the messages that are sent for them.
+type Case = (&'static str, [bool; 2], Box<dyn Fn(u32) -> Answer + Send>);
+
 #[test]
 fn wrong_answers_give_no_content_and_each_file_one_outcome() {
     let hole = |id, n, offset, length| {
@@ -56,7 +59,7 @@ fn wrong_answers_give_no_content_and_each_file_one_outcome() {
         let content = CONTENTS[n as usize];
         vec![data(id, piece(n, 0, content.len() as u64, true), content)]
     };
-    let cases: Vec<(&str, [bool; 2], Box<dyn Fn(u32) -> Answer + Send>)> = vec![
+    let cases: Vec<Case> = vec![
         ("honest", [true, true], Box::new(move |id| [whole(id, 0), whole(id, 1)].concat())),
         ("nothing", [false, false], Box::new(|_| Vec::new())),
         ("one of two", [true, false], Box::new(move |id| whole(id, 0))),

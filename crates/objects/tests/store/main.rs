@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code, reason = "tests of the program use all of it")]
 mod server;
 
 use server::{Fault, Store};

@@ -157,6 +157,10 @@ impl Store {
         self.lock().put(key, content.into(), Vec::new());
     }
 
+    pub fn remove(&self, key: &str) {
+        self.lock().objects.remove(key);
+    }
+
     /// The content of an object.
     pub fn content(&self, key: &str) -> Option<Arc<[u8]>> {
         self.lock().objects.get(key).map(|(content, _)| Arc::clone(content))

@@ -1,6 +1,6 @@
 //! Files that clients push into a served bucket.
 
-use super::bucket_source::{BucketSource, failed, text};
+use super::bucket_source::{BucketSource, text};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -53,10 +53,10 @@ impl Store for BucketSource {
         let object = match shared.bucket.head(path) {
             Err(Error { kind: Kind::NotFound, .. }) => {
                 shared.forget(path);
-                let is_directory = shared.bucket.is_directory(path).map_err(failed)?;
+                let is_directory = shared.is_directory(path)?;
                 return if is_directory { Err(RootError::NotAFile) } else { Ok(None) };
             }
-            object => object.map_err(failed)?,
+            object => object.map_err(|error| shared.failed(error))?,
         };
         let attributes = shared.attributes(&shared.noted(path, &object));
         Ok(Some(Stored { attributes, digest: digest_of(&object), tag: object.e_tag }))
@@ -148,7 +148,8 @@ impl Parts<'_> {
     }
 
     fn put_in_parts(&self, file: &File) -> Result<Option<String>, Failed> {
-        let upload = self.source.0.bucket.upload(self.path, &self.metadata).map_err(failed)?;
+        let shared = &*self.source.0;
+        let upload = shared.bucket.upload(self.path, &self.metadata).map_err(|error| shared.failed(error))?;
         let put = self.put_parts(&upload, file).map_err(Failed::from);
         let put = put.and_then(|()| self.complete(&upload));
         if put.is_err()
@@ -175,7 +176,7 @@ impl Parts<'_> {
             (Condition::Nothing | Condition::Tag(_), Kind::Changed) => Failed::NotAsExpected,
             // As some stores have it: the object is gone that was to be replaced.
             (Condition::Tag(_), Kind::NotFound) => Failed::NotAsExpected,
-            _ => Failed::Other(failed(error)),
+            _ => Failed::Other(self.source.0.failed(error)),
         }
     }
 
@@ -199,7 +200,8 @@ impl Parts<'_> {
             let _held = self.source.0.parts.take(length);
             let content = read(file, offset, length)?;
             let values = hash(leaves, offset, &content).ok_or(RootError::Changed)?;
-            upload.part(usize::try_from(number).unwrap_or(usize::MAX), content).map_err(failed)?;
+            let put = upload.part(usize::try_from(number).unwrap_or(usize::MAX), content);
+            put.map_err(|error| self.source.0.failed(error))?;
             if let Ok(done) = &mut *lock() {
                 done.insert(number, values);
             }

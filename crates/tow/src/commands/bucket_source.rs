@@ -2,6 +2,7 @@
 
 use super::bucket_push::Budget;
 use super::cache_args::cache_stats;
+use super::outage::{Outages, Tried};
 use lru::LruCache;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,7 +15,7 @@ use towpath_files::digest::Validator;
 use towpath_files::path::RelPath;
 use towpath_files::root::{FileKind, RootError, Timestamp};
 use towpath_files::server::source::{
-    self, Attributes, CacheStats, Listed, Opened, OpenedDir, Pages, Pieces, Source, Store,
+    self, Attributes, CacheStats, Listed, Opened, OpenedDir, Outage, Pages, Pieces, Source, Store,
 };
 use towpath_objects::{Bucket, Error, Kind, Page, Version};
 
@@ -41,6 +42,7 @@ pub(super) struct Shared {
     /// Memory of parts of pushed files.
     pub(super) parts: Budget,
     known: Mutex<LruCache<String, (Version, Instant)>>,
+    outage: Outages,
 }
 
 impl BucketSource {
@@ -48,7 +50,7 @@ impl BucketSource {
     pub fn open(bucket: Bucket, cache: Option<Cache<Version>>) -> Result<BucketSource, Error> {
         bucket.check()?;
         let (parts, known) = (Budget::default(), Mutex::new(LruCache::new(KNOWN_MAX)));
-        Ok(BucketSource(Arc::new(Shared { bucket, cache, parts, known })))
+        Ok(BucketSource(Arc::new(Shared { bucket, cache, parts, known, outage: Outages::default() })))
     }
 }
 
@@ -59,6 +61,35 @@ impl Shared {
 
     fn remember(&self, version: Version) {
         self.known().put(version.path.clone(), (version, Instant::now()));
+    }
+
+    /// An error as clients get it; the operator gets the whole of it. One that may concern everything is looked into.
+    pub(super) fn failed(&self, error: Error) -> RootError {
+        let kind = error.kind;
+        if !matches!(kind, Kind::NotFound | Kind::Changed | Kind::Archived | Kind::SlowDown) {
+            let bucket = self.bucket.clone();
+            self.outage.begin(None, move || {
+                bucket.check().map_or_else(|error| Tried::Failed(error.to_string()), |()| Tried::Reached)
+            });
+        }
+        match kind {
+            Kind::NotFound => return RootError::NotFound,
+            Kind::Changed => return RootError::Changed,
+            _ => tracing::warn!("{error}"),
+        }
+        match kind {
+            Kind::Denied => RootError::Denied,
+            kind if kind.is_passing() => RootError::Busy(kind.words().to_owned()),
+            _ => RootError::Io(io::Error::other(kind.words())),
+        }
+    }
+
+    pub(super) fn is_directory(&self, path: &str) -> Result<bool, RootError> {
+        self.bucket.is_directory(path).map_err(|error| self.failed(error))
+    }
+
+    fn list(&self, path: &str, after: Option<&str>) -> Result<Page, RootError> {
+        self.bucket.list(path, after).map_err(|error| self.failed(error))
     }
 
     /// The version that the store has now.
@@ -117,10 +148,8 @@ impl Source for BucketSource {
         }
         match shared.head(path) {
             Ok(version) => Ok(shared.attributes(&version)),
-            Err(Error { kind: Kind::NotFound, .. }) if shared.bucket.is_directory(path).map_err(failed)? => {
-                Ok(shared.directory(path))
-            }
-            Err(error) => Err(failed(error)),
+            Err(Error { kind: Kind::NotFound, .. }) if shared.is_directory(path)? => Ok(shared.directory(path)),
+            Err(error) => Err(shared.failed(error)),
         }
     }
 
@@ -134,10 +163,10 @@ impl Source for BucketSource {
         let version = match known {
             Some((version, _)) => version,
             None => match shared.head(path) {
-                Err(Error { kind: Kind::NotFound, .. }) if shared.bucket.is_directory(path).map_err(failed)? => {
+                Err(Error { kind: Kind::NotFound, .. }) if shared.is_directory(path)? => {
                     return Err(RootError::NotAFile);
                 }
-                version => version.map_err(failed)?,
+                version => version.map_err(|error| shared.failed(error))?,
             },
         };
         let attributes = shared.attributes(&version);
@@ -156,6 +185,10 @@ impl Source for BucketSource {
         self.0.cache.as_ref().map(cache_stats)
     }
 
+    fn outage(&self) -> Option<Outage> {
+        self.0.outage.get()
+    }
+
     fn will_open(&self, paths: &mut dyn Iterator<Item = &RelPath>) {
         let Some(cache) = &self.0.cache else { return };
         for path in paths.take(AHEAD_MAX).filter_map(|path| text(path).ok()) {
@@ -170,7 +203,7 @@ impl Source for BucketSource {
     fn open_dir(&self, path: &RelPath) -> Result<OpenedDir, RootError> {
         let path = text(path)?;
         // The first page shows whether there is one.
-        let first = self.0.bucket.list(path, None).map_err(failed)?;
+        let first = self.0.list(path, None)?;
         if !path.is_empty() && first.objects.is_empty() && first.prefixes.is_empty() {
             return Err(RootError::NotFound);
         }
@@ -199,7 +232,7 @@ impl Object {
             if error.kind == Kind::Changed {
                 self.shared.forget(&self.content.version().path);
             }
-            failed(error)
+            self.shared.failed(error)
         })
     }
 }
@@ -235,7 +268,7 @@ impl Pages for Listing {
             return Ok(None);
         }
         if self.first.is_none() {
-            self.first = Some(self.shared.bucket.list(&self.path, self.mark.as_deref()).map_err(failed)?);
+            self.first = Some(self.shared.list(&self.path, self.mark.as_deref())?);
         }
         let last =
             self.first.as_ref().and_then(|page| page.next.as_ref().and_then(|_| last_name(page, self.prefix_length())));
@@ -266,7 +299,7 @@ impl Listing {
                 Some(is_there) => *is_there,
                 None => {
                     let path = below(&self.path, name);
-                    let is_there = self.shared.bucket.is_directory(&path).map_err(failed)?;
+                    let is_there = self.shared.is_directory(&path)?;
                     found.extend(is_there.then(|| name.to_owned()));
                     is_there
                 }
@@ -340,21 +373,6 @@ pub(super) fn text(path: &RelPath) -> Result<&str, RootError> {
 fn timestamp(time: SystemTime) -> Timestamp {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     Timestamp { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanoseconds: 0 }
-}
-
-/// An error as clients get it; the operator gets the whole of it.
-pub(super) fn failed(error: Error) -> RootError {
-    let words = || error.kind.words().to_owned();
-    match error.kind {
-        Kind::NotFound => return RootError::NotFound,
-        Kind::Changed => return RootError::Changed,
-        _ => tracing::warn!("{error}"),
-    }
-    match error.kind {
-        Kind::Denied => RootError::Denied,
-        kind if kind.is_passing() => RootError::Busy(words()),
-        _ => RootError::Io(io::Error::other(words())),
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod ls;
 pub mod manual;
 pub mod operator;
 mod origin;
+mod outage;
 pub mod password;
 pub mod publish;
 pub mod push;

@@ -12,6 +12,7 @@ mod server;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../binary/support/mod.rs"]
 mod support;
+mod torture;
 
 use rustix::process::Signal;
 use s3::{BUCKET, KEY, S3, SECRET};
@@ -145,6 +146,35 @@ fn what_fails_has_clear_words_and_nothing_wrong_is_installed() {
     let copy = folder.path().join("replaced");
     get(&server.url("big"), &copy).expect_code(0);
     assert!(std::fs::read(&copy).unwrap() == vec![7; PIECE + 5]);
+}
+
+#[test]
+fn a_store_that_fails_is_a_problem_until_it_works() {
+    let folder = TempDir::new().unwrap();
+    let (store, _) = filled(folder.path());
+    let run_folder = |command: &mut Command| {
+        command.env("XDG_RUNTIME_DIR", folder.path()).env_remove("RUNTIME_DIRECTORY");
+    };
+    let mut command = serve(&store, Some(&folder.path().join("cache")), &[]);
+    run_folder(&mut command);
+    let server = Server::from_command(&mut command);
+    let problem = || {
+        let mut status = tow(["status", "--json"]);
+        run_folder(&mut status);
+        let status: Value = serde_json::from_slice(&run(&mut status).expect_code(0).stdout).unwrap();
+        status["problems"].as_array().unwrap().iter().find(|problem| problem["kind"] == "source_away").cloned()
+    };
+    let copy = folder.path().join("copy");
+    store.fail(|_| Some(Fault::Status(400, "ExpiredToken")));
+    get(&server.url("big"), &copy).expect_code(1);
+    wait_until("it is a problem", || problem().is_some());
+    let cause = problem().unwrap()["cause"].as_str().unwrap().to_owned();
+    assert!(cause.contains("the credentials have expired"), "{cause}");
+    // Of one object alone, as its owner may want it.
+    store.fail(|request| request.key.ends_with("/big").then_some(Fault::Status(403, "AccessDenied")));
+    wait_until("it works", || problem().is_none());
+    get(&server.url("big"), &copy).expect_code(5);
+    assert_eq!(problem(), None);
 }
 
 #[test]

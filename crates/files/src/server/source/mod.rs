@@ -16,6 +16,7 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The files that a server serves.
 ///
@@ -36,6 +37,11 @@ pub trait Source: Debug + Send + Sync + 'static {
 
     /// Figures of its cache, if it has one. Doesn't block.
     fn cache(&self) -> Option<CacheStats> {
+        None
+    }
+
+    /// Why nothing can be had from where the files are, and since when, as far as that is known. Doesn't block.
+    fn outage(&self) -> Option<Outage> {
         None
     }
 
@@ -127,6 +133,15 @@ pub enum Put {
     InPlace(Option<Attributes>),
     /// The path isn't as it has to be, or wasn't when the answer was lost by which this file was put.
     NotAsExpected,
+}
+
+/// A time in which a source can't get at its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Its cause.
+    pub reason: String,
+    /// How long ago it began.
+    pub age: Duration,
 }
 
 /// Figures of a source's cache: sizes now, and sums since the start.

@@ -26,6 +26,26 @@ pub fn of_files(stats: &Stats, watch: Option<&WatchStats>) -> Vec<Found> {
             weight: hung,
         });
     }
+    if let Some(outage) = &stats.outage {
+        found.push(Found {
+            kind: Kind::SourceAway,
+            subject: Subject::Part("source of the files"),
+            cause: outage.reason.clone(),
+            evidence: json!({}),
+            age: Some(outage.age),
+            weight: 0,
+        });
+    }
+    if let Some(cache) = stats.cache.filter(|cache| cache.is_broken) {
+        found.push(Found {
+            kind: Kind::CacheBroken,
+            subject: Subject::Part("cache"),
+            cause: "its disk takes nothing".to_owned(),
+            evidence: json!({ "bytes": cache.bytes, "bytes_max": cache.bytes_max, "bypassed": cache.bypassed }),
+            age: None,
+            weight: 0,
+        });
+    }
     found
 }
 

@@ -100,6 +100,9 @@ kinds! {
     Full "full" Critical
         "The broker has all the requests that it can hold, and refuses new ones"
         "`tow services` shows what waits. Start workers, purge what nobody needs, or raise `--max-memory`"
+    SourceAway "source_away" Critical
+        "The server or bucket that files come from can't be used: only what is in the cache is served"
+        "The cause says why: start that server, or mend its network, the credentials or the bucket. It is tried every 2 s"
     CatalogueFull "catalogue_full" Critical
         "There are too many paths: the others aren't published"
         "Publish a smaller directory, or split it among several servers"
@@ -163,6 +166,9 @@ kinds! {
     Unwatched "unwatched" Warning
         "Some directories can't be watched: everything is read again every 30 s"
         "Raise `fs.inotify.max_user_watches` or `max_user_instances`"
+    CacheBroken "cache_broken" Warning
+        "Nothing can be kept in the cache: all that is asked for is fetched again"
+        "Free space on its disk, or repair it; the log has the error. It goes on by itself"
     AlwaysWritten "always_written" Warning
         "Files are written to all the time, and so never published"
         "Write to another name and rename, or don't keep logs there"

@@ -2,6 +2,7 @@ use super::*;
 use std::path::Path;
 use towpath_broker::core::{Kind as Protocol, LargestClient, LastRefusal, ServiceCounters, ServiceInfo, WorkerInfo};
 use towpath_broker::{Concerns, JournalFigures, Stats, WorkerStats};
+use towpath_files::server::source::{CacheStats, Outage};
 use towpath_files::server::{Stats as FilesStats, WatchStats};
 use towpath_sockets::{PeerId, Principal, Tenant};
 
@@ -355,6 +356,18 @@ fn threads_that_hang() {
     stats.pools = vec![load];
     let text = "list: 2 threads hang in the system; 5 jobs wait";
     assert_eq!(only(&of_files(&stats, None)), said(Kind::ThreadsHang, text));
+}
+
+#[test]
+fn files_that_are_elsewhere() {
+    let mut stats = FilesStats::default();
+    stats.cache = Some(CacheStats { is_broken: true, ..CacheStats::default() });
+    assert_eq!(only(&of_files(&stats, None)), said(Kind::CacheBroken, "cache: its disk takes nothing"));
+    stats.cache = Some(CacheStats::default());
+    stats.outage = Some(Outage { reason: "no route".to_owned(), age: Duration::from_secs(7) });
+    let found = of_files(&stats, None);
+    assert_eq!(only(&found), said(Kind::SourceAway, "source of the files: no route"));
+    assert_eq!(found[0].age, Some(Duration::from_secs(7)));
 }
 
 #[test]

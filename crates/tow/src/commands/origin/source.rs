@@ -3,10 +3,11 @@
 use super::directories::{Directories, DirectoryPages, Found, Unlisted};
 use super::known::{KnownFiles, Questions};
 use crate::commands::cache_args::cache_stats;
+use crate::commands::outage::{Outages, Tried};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_cache::{Cache, Content, Each, PIECE_BYTES, Version};
 use towpath_files::client::{Error, Fault, FileClient, KnownFile};
@@ -15,7 +16,7 @@ use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::relay::Via;
 use towpath_files::root::{FileKind, RootError};
-use towpath_files::server::source::{self, Attributes, CacheStats, Opened, OpenedDir, Pieces, Source};
+use towpath_files::server::source::{self, Attributes, CacheStats, Opened, OpenedDir, Outage, Pieces, Source};
 
 /// Time for which an opening file waits for the origin, which may have to hash it. Then the client tries again, and the origin goes on.
 const OPEN_TIME: Duration = Duration::from_secs(20);
@@ -27,8 +28,6 @@ const AHEAD_MAX: usize = 512;
 const SLOW_TIME: Duration = Duration::from_secs(1);
 /// A question that failed within this time had an old connection.
 const LOST_TIME: Duration = Duration::from_secs(1);
-/// Time between two attempts to reach an origin that is away.
-const AWAY_TIME: Duration = Duration::from_secs(2);
 
 /// The files below a path of a server.
 #[derive(Clone, Debug)]
@@ -44,8 +43,7 @@ struct Shared {
     directories: Directories,
     asking: Questions<RelPath>,
     listing: Questions<RelPath>,
-    /// When the origin will be tried again, while it is away.
-    away_until: Mutex<Option<Instant>>,
+    outage: Outages,
 }
 
 impl OriginSource {
@@ -56,7 +54,7 @@ impl OriginSource {
             directories: Directories::new(),
             asking: Questions::new(),
             listing: Questions::new(),
-            away_until: Mutex::default(),
+            outage: Outages::default(),
             client,
             top,
             cache,
@@ -72,10 +70,6 @@ impl OriginSource {
 }
 
 impl Shared {
-    fn away_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.away_until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A path on the origin.
     fn there(&self, path: &RelPath) -> Result<RelPath, RootError> {
         if self.top.is_root() || path.is_root() {
@@ -84,34 +78,25 @@ impl Shared {
         Ok(RelPath::new([self.top.as_bytes(), b"/", path.as_bytes()].concat())?)
     }
 
-    /// Asks the origin, unless it was away a moment ago.
+    /// Asks the origin, unless it is away.
     fn ask<T>(&self, ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let away_until = *self.away_until();
-        if away_until.is_some_and(|until| Instant::now() < until) {
-            let endpoint = self.client.options().endpoint.to_string();
-            return Err(Error::Connect { endpoint, reason: "it is away".to_owned() });
+        if let Some(Outage { reason, .. }) = self.outage.get() {
+            return Err(Error::Connect { endpoint: self.client.options().endpoint.to_string(), reason });
         }
         let (began, mut outcome) = (Instant::now(), ask());
         // The connection may have been lost before this question.
         if began.elapsed() < LOST_TIME && matches!(&outcome, Err(error) if is_out(error)) {
             outcome = ask();
         }
-        match &outcome {
-            Err(error) if is_out(error) => self.is_away(error),
-            _ => {
-                if self.away_until().take().is_some() {
-                    tracing::info!("the origin is back");
-                }
-            }
+        if let Some(error) = outcome.as_ref().err().filter(|error| is_out(error)) {
+            let (client, top) = (self.client.clone(), [self.top.clone()]);
+            self.outage.begin(Some(error.to_string()), move || match client.look_up(&top, AHEAD_TIME) {
+                Err(error) if is_out(&error) => Tried::Failed(error.to_string()),
+                // It may be cancelled, since the server ends.
+                _ => Tried::Reached,
+            });
         }
         outcome
-    }
-
-    fn is_away(&self, error: &Error) {
-        let until = Some(Instant::now() + AWAY_TIME);
-        if std::mem::replace(&mut *self.away_until(), until).is_none() {
-            tracing::warn!(%error, "the origin is away: only what is known and in the cache is served");
-        }
     }
 
     /// The version of a file that is there now, or was a moment ago. While the origin is away, the last one.
@@ -219,6 +204,10 @@ impl Source for OriginSource {
 
     fn cache(&self) -> Option<CacheStats> {
         Some(cache_stats(&self.0.cache))
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        self.0.outage.get()
     }
 
     fn via(&self) -> Option<Arc<Via>> {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
 use super::destination::with_small_disk;
+use crate::operator::problems::problems;
 use crate::operator::status::Place;
 use crate::security::keys::Keys;
 use crate::support::process::{Process, Server, get, get_command, run, tow};
@@ -190,6 +191,9 @@ fn what_is_known_is_served_while_the_origin_is_away() {
     assert!(std::fs::read(relayed.get(&relay, "known", "second")).expect("a copy") == content);
     let away = run(get_command(&relay.url("other"), &relayed.path("fails")).args(["--timeout", "15s"])).expect_code(1);
     assert!(away.stderr.contains("the origin can't be reached"), "{}", away.stderr);
+    let problem = problems(&relayed.place, "source_away").remove(0);
+    assert_eq!(problem["severity"], "critical", "{problem}");
+    assert!(problem["seconds"].as_u64() < Some(60), "{problem}");
     // One that waits gets it once the origin is back.
     let waits = Process::start(&mut get_command(&relay.url("other"), &relayed.path("later")));
     relayed.start_origin();
@@ -198,11 +202,9 @@ fn what_is_known_is_served_while_the_origin_is_away() {
         std::fs::read(relayed.path("later")).expect("a copy")
             == std::fs::read(relayed.tree().join("other")).expect("it")
     );
-    assert!(
-        relay.log().contains("the origin is away") && relay.log().contains("the origin is back"),
-        "{}",
-        relay.log()
-    );
+    wait_until("it is no problem any more", || problems(&relayed.place, "source_away").is_empty());
+    let log = relay.log();
+    assert!(log.contains("no files can be fetched") && log.contains("the files can be fetched again"), "{log}");
 }
 
 #[test]
