@@ -25,6 +25,7 @@ mod transfer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -51,6 +52,9 @@ struct Options {
     /// Counted runs of each variant
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
+    /// Ends each table with the last round that fits into this time, in minutes
+    #[arg(long, value_name = "MINUTES")]
+    limit: Option<u64>,
     /// The size of the large file, in bytes
     #[arg(long, value_name = "BYTES")]
     size: Option<u64>,
@@ -80,6 +84,7 @@ pub struct Bench {
     programs: Programs,
     folder: Folder,
     rounds: usize,
+    limit: Duration,
     size: u64,
     quick: bool,
     only: Option<String>,
@@ -131,6 +136,7 @@ fn measure(options: &Options, results: &std::path::Path) -> Result<()> {
         programs: Programs::new(options.tow.clone()),
         folder: Folder::create(&scratch)?,
         rounds: options.runs.unwrap_or(if options.quick { QUICK_ROUNDS } else { ROUNDS }),
+        limit: options.limit.map_or(Duration::MAX, |minutes| Duration::from_secs(minutes.saturating_mul(60))),
         size: options.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE }),
         quick: options.quick,
         only: options.only.clone(),

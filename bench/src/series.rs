@@ -1,7 +1,7 @@
 //! A series: all variants of a table in turn, in a shuffled order that is new in each round, so that what else the machine does hits all
 //! of them alike. Only ratios within a round mean anything; a table shows their medians.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -99,11 +99,16 @@ pub struct Row {
     pub not_run: Option<String>,
 }
 
-/// Runs each variant once without counting (and checks what arrives), then `rounds` times.
-pub fn measure(mut variants: Vec<Variant<'_>>, rounds: usize, seed: u64) -> Vec<Row> {
+/// Runs each variant once without counting (and checks what arrives), then `rounds` times; fewer if those would take longer than `limit`.
+pub fn measure(mut variants: Vec<Variant<'_>>, rounds: usize, limit: Duration, seed: u64) -> Vec<Row> {
+    let begin = Instant::now();
     let mut rows: Vec<Vec<Row>> = variants.iter().map(empty_rows).collect();
     let mut seed = Seed::new(seed);
     for round in 0..=rounds {
+        let one = begin.elapsed() / u32::try_from(round.max(1)).unwrap_or(u32::MAX);
+        if round > 1 && begin.elapsed() + one > limit {
+            break;
+        }
         let mut order: Vec<usize> = (0..variants.len()).collect();
         seed.shuffle(&mut order);
         for index in order {
@@ -350,7 +355,7 @@ mod tests {
                 bail!("missing")
             }),
         };
-        let rows = measure(vec![variant], 3, 1);
+        let rows = measure(vec![variant], 3, Duration::MAX, 1);
         assert_eq!(rows.first().and_then(|row| row.not_run.as_deref()), Some("missing"));
         assert_eq!(runs, 1);
     }
@@ -368,8 +373,24 @@ mod tests {
                 Ok(vec![Sample::default(); 2])
             }),
         };
-        let rows = measure(vec![variant], 3, 1);
+        let rows = measure(vec![variant], 3, Duration::MAX, 1);
         assert_eq!(rows.iter().map(|row| row.samples.len()).collect::<Vec<_>>(), [3, 3]);
         assert_eq!(checks, [true, false, false, false]);
+    }
+
+    #[test]
+    fn no_round_begins_that_would_end_after_the_limit() {
+        let variant = || Variant {
+            name: "works".to_owned(),
+            kind: Kind::Ours,
+            how: String::new(),
+            groups: vec!["a".to_owned()],
+            run: Box::new(|_| Ok(vec![Sample::default()])),
+        };
+        // One is counted in any case.
+        for (limit, rounds) in [(Duration::ZERO, 1), (Duration::from_secs(3600), 3)] {
+            let rows = measure(vec![variant()], 3, limit, 1);
+            assert_eq!(rows.first().map(|row| row.samples.len()), Some(rounds));
+        }
     }
 }

@@ -272,13 +272,13 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
     if let Some(part) = &bench.only {
         plan.variants.retain(|variant| variant.name.contains(part));
     }
-    let rows = series::measure(plan.variants, bench.rounds, seed);
+    let rows = series::measure(plan.variants, bench.rounds, bench.limit, seed);
     Ok(Table {
         id: id.name().to_owned(),
         date,
         load,
         seconds: begin.elapsed().as_secs_f64(),
-        rounds: bench.rounds,
+        rounds: rows.iter().map(|row| row.samples.len()).max().unwrap_or_default(),
         quick: bench.quick,
         machine: Machine::look(&bench.programs, bench.folder.path()),
         content: plan.content,

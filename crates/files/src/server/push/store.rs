@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 use towpath_blocking::{BlockingPool, PoolLimits};
 use towpath_rules::Permissions;
 
-/// Threads for looks and small files, which take a few round trips each.
-const SHORT: PoolLimits = PoolLimits { name: "tow-push-short", threads_max: 32, hung_max: 0, per_group_max: 32 };
+/// Threads for looks and small files, which take a few round trips each unless an object has to be hashed. One user leaves some to others.
+const SHORT: PoolLimits = PoolLimits { name: "tow-push-short", threads_max: 32, hung_max: 0, per_group_max: 24 };
 /// Threads for files that came in pieces.
-const LONG: PoolLimits = PoolLimits { name: "tow-push-long", threads_max: 8, hung_max: 0, per_group_max: 8 };
+const LONG: PoolLimits = PoolLimits { name: "tow-push-long", threads_max: 8, hung_max: 0, per_group_max: 6 };
 /// How often clients learn that their files are on their way into the store.
 const ALIVE_EVERY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 /// Time in which files that are being put are given up when the server ends.

@@ -90,7 +90,7 @@ impl Shared {
         }
         if let Some(error) = outcome.as_ref().err().filter(|error| is_out(error)) {
             let (client, top) = (self.client.clone(), [self.top.clone()]);
-            self.outage.begin(Some(error.to_string()), move || match client.look_up(&top, AHEAD_TIME) {
+            self.outage.begin(Some(error.to_string()), move || match client.look_up(&top, OPEN_TIME) {
                 Err(error) if is_out(&error) => Tried::Failed(error.to_string()),
                 // It may be cancelled, since the server ends.
                 _ => Tried::Reached,
