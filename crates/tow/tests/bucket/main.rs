@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod killed_stores;
 mod push;
 #[allow(dead_code, reason = "the other tests use all of it")]
 #[path = "../cell/s3.rs"]
