@@ -119,7 +119,7 @@ impl Store {
 fn versity(mut command: Command, bench: &Bench) -> Result<ServerSpec> {
     let [port] = free_ports()?;
     command.env("ROOT_ACCESS_KEY", KEY).env("ROOT_SECRET_KEY", SECRET);
-    command.args(["--quiet", "--port", &format!("127.0.0.1:{port}"), "posix"]);
+    command.args(["--quiet", "--keep-alive", "--port", &format!("127.0.0.1:{port}"), "posix"]);
     command.arg(emptied(bench.folder.path(), "objects")?);
     Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
 }
