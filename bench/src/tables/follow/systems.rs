@@ -1,17 +1,21 @@
 //! The systems that are compared: their processes at the source and at the subscribers.
 
 use std::fs::{self, File};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Bench;
 use crate::process::{cpu_clock, peak_bytes, process_tree, reaped_cpu, reset_peak, resident_bytes, show, wait_until};
 use crate::servers::free_port;
 
+/// How long a daemon may take until it listens.
+const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a process may take to end when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -151,6 +155,12 @@ fn lsyncd(bench: &Bench, places: &Places) -> Result<Processes> {
     let mut rsync = bench.programs.command("rsync")?;
     rsync.args(["--daemon", "--no-detach", "--port", &port.to_string(), "--config"]).arg(&daemon);
     let subscribers = vec![Process::start(rsync, bench)?];
+    // lsyncd ends at once if nothing listens.
+    let began = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        ensure!(began.elapsed() < LISTEN_LIMIT, "the rsync daemon doesn't listen");
+        thread::sleep(Duration::from_millis(1));
+    }
     let mut command = bench.programs.command("lsyncd")?;
     command.arg("-nodaemon").arg(&config);
     Ok(Processes { source: vec![Process::start(command, bench)?], subscribers, port })
