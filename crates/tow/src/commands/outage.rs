@@ -15,8 +15,10 @@ const SURE_TIME: Duration = Duration::from_secs(10);
 pub enum Tried {
     /// The files can be had.
     Reached,
-    /// Why it can't be used.
+    /// Why they can't.
     Failed(String),
+    /// Nobody knows: the server ends.
+    Ended,
 }
 
 /// Whether there is one. Clones are the same.
@@ -56,8 +58,12 @@ impl Outages {
             if is_sure {
                 thread::sleep(RETRY_TIME);
             }
-            while let Tried::Failed(reason) = attempt() {
-                outage.state().fail(reason);
+            loop {
+                match attempt() {
+                    Tried::Failed(reason) => outage.state().fail(reason),
+                    Tried::Reached => break,
+                    Tried::Ended => return,
+                }
                 thread::sleep(RETRY_TIME);
             }
             let reached = State { reached: Some(Instant::now()), ..State::default() };
@@ -77,7 +83,7 @@ impl State {
         match &mut self.since {
             Some((_, former)) => *former = reason,
             None => {
-                tracing::warn!(reason, "no files can be fetched: only what is known and in the cache is served");
+                tracing::warn!(reason, "no files can be fetched: nothing is served but what is known and in a cache");
                 self.since = Some((Instant::now(), reason));
             }
         }

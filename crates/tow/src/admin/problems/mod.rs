@@ -101,7 +101,7 @@ kinds! {
         "The broker has all the requests that it can hold, and refuses new ones"
         "`tow services` shows what waits. Start workers, purge what nobody needs, or raise `--max-memory`"
     SourceAway "source_away" Critical
-        "The server or bucket that files come from can't be used: only what is in the cache is served"
+        "The server or bucket that files come from can't be used: nothing is served but what is in a cache"
         "The cause says why: start that server, or mend its network, the credentials or the bucket. It is tried every 2 s"
     CatalogueFull "catalogue_full" Critical
         "There are too many paths: the others aren't published"

@@ -91,9 +91,9 @@ impl Shared {
         if let Some(error) = outcome.as_ref().err().filter(|error| is_out(error)) {
             let (client, top) = (self.client.clone(), [self.top.clone()]);
             self.outage.begin(Some(error.to_string()), move || match client.look_up(&top, OPEN_TIME) {
-                Err(error) if is_out(&error) => Tried::Failed(error.to_string()),
-                // It may be cancelled, since the server ends.
-                _ => Tried::Reached,
+                Ok(_) => Tried::Reached,
+                Err(error) if error.fault() == Fault::Cancelled => Tried::Ended,
+                Err(error) => Tried::Failed(error.to_string()),
             });
         }
         outcome
