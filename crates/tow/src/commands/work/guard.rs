@@ -1,5 +1,5 @@
 //! The guard of `tow work`: a process that kills its commands when it is gone, however it ended. They would go on while other workers run the
-//! same requests.
+//! same requests. It knows a command as soon as that has started, before its input comes; killed in between, this process leaves it behind.
 
 use crate::cli::auth_args::PASSWORD;
 use crate::cli::exit::Failure;

@@ -34,7 +34,8 @@ fn killed_worker_takes_its_commands_along() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
     let pid_file = folder.path().join("pid");
-    let script = format!("sleep 1000 & echo $! > {}; wait", pid_file.display());
+    // The guard knows the command before that has its input.
+    let script = format!("cat; sleep 1000 & echo $! > {}; wait", pid_file.display());
     let slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
     let _caller = Process::start(&mut call(&[&broker], &["slow", "x"]));
     wait_until("the command runs", || is_running(&pid_file).is_some());
