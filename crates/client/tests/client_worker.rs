@@ -233,10 +233,10 @@ fn cancelled_by_dropping_the_call() {
         let endpoint = std::slice::from_ref(&broker.endpoint);
         let worker = Worker::connect(endpoint, "slow", options(2, Dialect::Auto)).unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
-        let call = tokio::time::timeout(Duration::from_millis(300), client.call("slow", "sleep"));
-        let (call, request) = tokio::join!(call, worker.next());
-        call.unwrap_err();
-        let request = request.unwrap();
+        let request = tokio::select! {
+            outcome = client.call("slow", "sleep") => panic!("{outcome:?}"),
+            request = worker.next() => request.unwrap(),
+        };
         request.cancelled().await;
         assert!(request.is_cancelled());
         request.reply("too late").unwrap_err();

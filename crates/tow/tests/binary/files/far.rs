@@ -1,7 +1,6 @@
 //! Transfers over a far link, where round trips are what small files cost.
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
@@ -20,6 +19,7 @@ const METADATA_BYTES: usize = 400;
 const TREE_ROUNDS: u32 = 6;
 /// Time on this machine, which may be busy.
 const SLACK: Duration = Duration::from_millis(1500);
+const ATTEMPTS: usize = 3;
 
 const SEND: &str = "import socket,sys\ns=socket.create_server((sys.argv[1],0))\nprint('x on :%d'%s.getsockname()[1],flush=True)\n\
     c,_=s.accept()\nc.sendall(bytes(int(sys.argv[2])))\nc.close()";
@@ -84,9 +84,19 @@ impl World {
         begun.elapsed()
     }
 
-    /// How many round trips a time is.
-    fn rounds(&self, time: Duration) -> f64 {
-        time.as_secs_f64() / self.round_trip.as_secs_f64()
+    /// Runs this until it takes at most so long, with the number of the attempt: only what else this machine does adds time.
+    fn check(&self, what: &str, most: Duration, attempt: impl Fn(usize) -> Duration) {
+        let rounds = |time: Duration| time.as_secs_f64() / self.round_trip.as_secs_f64();
+        let times = (0..ATTEMPTS).map(|number| {
+            let time = attempt(number);
+            println!("{what}: {:.1} round trips of at most {:.1}", rounds(time), rounds(most));
+            time
+        });
+        assert!(
+            { times }.any(|time| time < most),
+            "{what}: {ATTEMPTS} times more than {:.1} round trips",
+            rounds(most)
+        );
     }
 }
 
@@ -95,8 +105,9 @@ fn a_small_file_takes_four_round_trips() {
     // Longer than the slack.
     let Some(world) = World::start(Duration::from_secs(2)) else { return };
     fs::write(world.folder.path().join("served/one"), b"one").expect("write");
-    let time = world.time(&["get", &world.server.url("one")], "one");
-    assert!(time < world.round_trip * 4 + SLACK, "{:.1} round trips", world.rounds(time));
+    world.check("get", world.round_trip * 4 + SLACK, |number| {
+        world.time(&["get", &world.server.url("one")], &format!("one{number}"))
+    });
 }
 
 #[test]
@@ -105,21 +116,28 @@ fn a_tree_of_small_files_takes_few_round_trips_more_than_its_bytes() {
     let of_bytes = world.time_of_tcp(FILES * (FILE_BYTES + METADATA_BYTES));
     let most = of_bytes + world.round_trip * TREE_ROUNDS + SLACK;
     let path = |name: &str| world.folder.path().join(name);
-    let check = |what: &str, time: Duration, copy: &Path| {
-        let (rounds, of_tcp) = (world.rounds(time), world.rounds(of_bytes));
-        println!("{what}: {rounds:.1} round trips, TCP alone {of_tcp:.1}");
-        assert!(time < most, "{what}: {rounds:.1} round trips, TCP alone {of_tcp:.1}");
-        assert_same(&path("served/tree"), copy);
-    };
-    let time = world.time(&["get", &world.server.url("tree/")], "got");
-    check("get", time, &path("got"));
-    let time = world.time(&["follow", "--once", &world.server.url("tree")], "followed");
-    // What it knows of its copy.
-    let of_follow = fs::read_dir(path("followed")).expect("read a folder").map(|entry| entry.expect("an entry").path());
-    of_follow.filter(|path| path.is_file()).for_each(|path| fs::remove_file(path).expect("remove"));
-    check("follow", time, &path("followed"));
-    let begun = Instant::now();
-    let mut push = world.link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
-    run(push.arg("push").arg(path("got/")).arg(world.server.url("in/"))).expect_code(0);
-    check("push", begun.elapsed(), &path("served/in/got"));
+    let source = path("served/tree");
+    world.check("get", most, |number| {
+        let copy = format!("got{number}");
+        let time = world.time(&["get", &world.server.url("tree/")], &copy);
+        assert_same(&source, &path(&copy));
+        time
+    });
+    world.check("follow", most, |number| {
+        let copy = format!("followed{number}");
+        let time = world.time(&["follow", "--once", &world.server.url("tree")], &copy);
+        // What it knows of its copy.
+        let entries = fs::read_dir(path(&copy)).expect("read a folder").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.is_file()).for_each(|path| fs::remove_file(path).expect("remove"));
+        assert_same(&source, &path(&copy));
+        time
+    });
+    world.check("push", most, |number| {
+        let mut push = world.link.command(End::Near, env!("CARGO_BIN_EXE_tow"));
+        let begun = Instant::now();
+        run(push.arg("push").arg(path("got0/")).arg(world.server.url(&format!("in/{number}/")))).expect_code(0);
+        let time = begun.elapsed();
+        assert_same(&source, &path(&format!("served/in/{number}/got0")));
+        time
+    });
 }

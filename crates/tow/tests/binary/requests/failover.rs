@@ -49,18 +49,18 @@ const STALLED: &str = "the peer took nothing of its backlog";
 #[test]
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
     let place = Place::new();
-    let broker = place.broker(&["--heartbeat", "0.4"]);
+    let broker = place.broker(&["--heartbeat", "1"]);
     let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-time", "20ms", "--jobs", "300"]));
     wait_until("the broker knows both", || workers_of(&broker, "echo").len() == 2);
     // It is given its share, 18 MB, at once, which is more than its socket takes.
     place.tow(&["pause", "echo"]).expect_code(0);
-    let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
+    let arguments = ["echo", "--count", "900", "--size", "60000", "--ahead", "600", "--json"];
     let caller = Process::start(&mut call(&[&broker], &arguments));
     wait_until("requests wait", || service(&place, "echo", "waiting") == 600);
     workers[0].signal(Signal::STOP);
     place.tow(&["resume", "echo"]).expect_code(0);
     let outcome = caller.finish().expect_code(0);
-    assert_eq!((outcome.number("replies"), outcome.number("failed")), (3000, 0));
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (900, 0));
     assert!(broker.log().contains(STALLED), "{}", broker.log());
     workers[0].signal(Signal::CONT);
 }
