@@ -74,7 +74,7 @@ def test_broker_survives_running_out_of_descriptors(broker, good):  # noqa: F811
 
 
 def test_clients_that_come_and_go_leave_nothing(broker, good, connected):  # noqa: F811
-    peers = good(broker())
+    peers = good(broker("--heartbeat", 100))
     server = peers.server
 
     def churn(times):
