@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 
 import pytest
 import towpath
@@ -346,4 +347,29 @@ def test_a_wake_that_was_cleared_too_soon_ends_one_wait_only():
     assert list(wake.wait([], 0)) == [reader.fileno()]
     wake.clear()
     assert list(wake.wait([], 0)) == []
+    wake.close()
+
+
+def test_no_wake_is_lost_between_threads():
+    wake, done, count = Wake(), deque(), 3_000
+
+    def work():
+        for number in range(count):
+            done.append(number)
+            wake.set()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    taken = 0
+    while True:
+        wake.clear()
+        while done:
+            done.popleft()
+            taken += 1
+        if taken == 3 * count:
+            break
+        assert wake.wait([], DEADLINE_SECONDS), f"no wake after {taken}"
+    for thread in threads:
+        thread.join()
     wake.close()
