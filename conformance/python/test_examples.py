@@ -1,6 +1,7 @@
 """The examples in other languages (`examples/`), each against the real server and broker. What can't be installed is skipped, with
 the reason."""
 
+import os
 import random
 import shutil
 import signal
@@ -40,14 +41,18 @@ def cpp():
 def javascript():
     folder = BUILT / "javascript"
     for source in (EXAMPLES / "javascript").glob("*.mjs"):
-        shutil.copy(source, folder)
+        copy = folder / source.name
+        # Another process of the tests may be running it.
+        if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            shutil.copy(source, copy)
     install_packages(EXAMPLES / "javascript", folder)
     vectors = f"VECTORS={WORKSPACE / 'testing/vectors/numbered.txt'}"
     return lambda name: ["node", folder / f"{name}.mjs"], ["env", vectors, "node", "--test", folder / "records.test.mjs"]
 
 
 def java():
-    jars, classes = BUILT / "java/jars", BUILT / "java/classes"
+    # javac writes all classes anew, while another process of the tests runs its own.
+    jars, classes = BUILT / "java/jars", BUILT / "java/classes" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
     install_jars(EXAMPLES / "java", jars)
     sources = sorted((EXAMPLES / "java/src").rglob("*.java"))
     install("javac", "-Xlint:all,-serial", "-Werror", "-d", classes, "-cp", f"{jars}/*", *sources, folder=EXAMPLES)
