@@ -320,7 +320,8 @@ fn a_broker_that_was_left_learns_which_outcomes_it_may_drop() {
         third.send("nobody", "x", CallOptions::default()).await.unwrap();
         holds(&one, 21).await;
         let peers = one.stop.snapshot(Wanted::Peers(0)).unwrap().peers.entries;
-        assert!(peers.into_iter().any(|(_, peer)| one.stop.disconnect(peer.info.id, "for a test")));
+        // The connection that notified the broker may be among them.
+        assert!(peers.into_iter().filter(|(_, peer)| one.stop.disconnect(peer.info.id, "for a test")).count() > 0);
         while third.status().connected.as_ref() != Some(&two.endpoint) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
