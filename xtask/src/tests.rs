@@ -9,14 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::steps::{FEATURES, Outcome, locked, show};
+use crate::steps::{FEATURES, locked, show};
 use crate::{cargo, target};
 
 /// A binary that takes longer hangs, and is ended.
 const TIMEOUT: Duration = Duration::from_secs(20 * 60);
-
-/// Failed tests of a binary that are run once more, alone: real processes on a busy machine now and then miss a deadline. More are no accident.
-const AGAIN_MAX: usize = 3;
 
 /// Which test binaries to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,18 +44,17 @@ impl Binary {
 }
 
 /// Builds and runs the selected tests, `jobs` binaries at a time. Goes on after a failure, and names all that failed.
-pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> Result<Outcome, String> {
+pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> Result<(), String> {
     let mut binaries = build(selection)?;
     binaries.retain(|binary| selection == Selection::Quick || binary.selection == selection);
     let queue = Mutex::new(VecDeque::from(binaries));
-    let (failed, unsteady) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let failed = Mutex::new(Vec::new());
     let worker = || {
         loop {
             // In the condition of a loop, the lock would be held while the binary runs.
             let Some(binary) = lock(&queue).pop_front() else { break };
-            match run_binary(&binary, environment) {
-                Ok(again) => lock(&unsteady).extend(again),
-                Err(why) => lock(&failed).push(why),
+            if let Err(why) = run_binary(&binary, environment) {
+                lock(&failed).push(why);
             }
         }
     };
@@ -67,12 +63,8 @@ pub fn run(selection: Selection, jobs: usize, environment: &[(&str, &str)]) -> R
             scope.spawn(worker);
         }
     });
-    let [failed, unsteady] = [failed, unsteady].map(|all| all.into_inner().unwrap_or_else(PoisonError::into_inner));
-    match (failed.is_empty(), unsteady.is_empty()) {
-        (true, true) => Ok(Outcome::Passed),
-        (true, false) => Ok(Outcome::Unsteady(unsteady.join(", "))),
-        (false, _) => Err(failed.join("; ")),
-    }
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
 /// Builds the same packages for every selection, since others would have other features and compile once more.
@@ -112,62 +104,29 @@ fn binary(message: &Value) -> Option<Binary> {
     })
 }
 
-/// Runs the tests of a binary. Shows its last line if it passed, else all it wrote. Returns the tests that passed only when they were run again.
-fn run_binary(binary: &Binary, environment: &[(&str, &str)]) -> Result<Vec<String>, String> {
+/// Runs the tests of a binary. Shows its last line if it passed, else all it wrote.
+fn run_binary(binary: &Binary, environment: &[(&str, &str)]) -> Result<(), String> {
     let title = binary.title();
+    let log = target().join("xtask").join(title.replace([':', ' '], "_") + ".log");
     let start = Instant::now();
-    let (status, written) = run_logged(binary, environment, &[])?;
+    let status = write_log(binary, environment, &log).map_err(|error| format!("{title}: cannot be run: {error}"))?;
+    let written = String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned();
     let took = start.elapsed().as_secs_f64();
     if status.is_some_and(|status| status.success()) {
         let last = written.lines().rfind(|line| line.starts_with("test result:")).unwrap_or("no test result");
         println!("{title} ({took:.1} s)\n{last}");
-        return Ok(Vec::new());
+        return Ok(());
     }
     let why = status.map_or_else(|| format!("took longer than {} s", TIMEOUT.as_secs()), |status| status.to_string());
     println!("---- {title}: {why}\n{written}\n---- end of {title}");
-    let failed = failed_tests(&written);
-    if status.is_some() && (1..=AGAIN_MAX).contains(&failed.len()) {
-        let (again, written) = run_logged(binary, environment, &failed)?;
-        println!("---- {title}, once more: {}\n{written}\n---- end of {title}", failed.join(", "));
-        if again.is_some_and(|status| status.success()) {
-            return Ok(failed);
-        }
-    }
     Err(format!("{title}: {why}"))
 }
 
-/// The tests that failed, by what a binary wrote.
-fn failed_tests(written: &str) -> Vec<String> {
-    let failed = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-    written.lines().filter_map(failed).collect()
-}
-
-/// Runs a binary, or these of its tests; `None` for its status if it had to be ended. Returns what it wrote, too.
-fn run_logged(
-    binary: &Binary,
-    environment: &[(&str, &str)],
-    tests: &[String],
-) -> Result<(Option<ExitStatus>, String), String> {
-    let title = binary.title();
-    let log = target().join("xtask").join(title.replace([':', ' '], "_") + ".log");
-    let status = write_log(binary, environment, tests, &log);
-    let status = status.map_err(|error| format!("{title}: cannot be run: {error}"))?;
-    Ok((status, String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned()))
-}
-
 /// Runs a binary with its output in a file; `None` if it had to be ended.
-fn write_log(
-    binary: &Binary,
-    environment: &[(&str, &str)],
-    tests: &[String],
-    log: &Path,
-) -> std::io::Result<Option<ExitStatus>> {
+fn write_log(binary: &Binary, environment: &[(&str, &str)], log: &Path) -> std::io::Result<Option<ExitStatus>> {
     std::fs::create_dir_all(log.parent().unwrap_or(log))?;
     let file = File::create(log)?;
     let mut command = Command::new(&binary.executable);
-    if !tests.is_empty() {
-        command.arg("--exact").args(tests);
-    }
     command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder).envs(environment.iter().copied());
     let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
     let start = Instant::now();
@@ -186,15 +145,4 @@ fn write_log(
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod unit_tests {
-    use super::*;
-
-    #[test]
-    fn failed_tests_are_found() {
-        let written = "running 3 tests\ntest a::b ... ok\ntest a::c ... FAILED\ntest d ... FAILED\n\ntest result: FAILED. 1 passed";
-        assert_eq!(failed_tests(written), ["a::c", "d"]);
-    }
 }
