@@ -17,7 +17,7 @@ class Wake:
         self._writer.setblocking(False)
         # Whether the waiting thread has found something to clear.
         self._is_readable = False
-        # Whether it will clear: writing once more would only let go of the interpreter's lock.
+        # Whether a byte is on its way. Each write releases the GIL, and the threads would take turns for every request.
         self._is_set = False
         self._registered: Tuple[int, ...] | None = None
         self._poll = select.poll() if hasattr(select, "poll") else None
